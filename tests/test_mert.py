@@ -7,15 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from minimizer_reference import rows_of
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU as Sacrebleu
+from sacrebleu.metrics.chrf import CHRF as SacrebleuChrf
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.kbest import measure_kernels as kernels_of
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.measure import BLEU, Measure, Part, error_rate, mean
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.mert import FAR, NARROW, Mert
+from torchtune_smt.tuners.mira import KBestMira
 
 seeds = st.integers(0, 10**6)
+CHRF_SCORE = SacrebleuChrf()
 
 
 def random_statistics(generator, n, matches=1):
@@ -27,7 +32,30 @@ def random_statistics(generator, n, matches=1):
     return np.column_stack([np.minimum(m, length), length, c, r]).astype(np.int32)
 
 
-def make_lists(generator, sizes, features, whole=False, statistics=None):
+CHRF = Measure("chrF", (Part(kernels_of.CHRF, 18, 1.0, 2.0),))
+MIX = Measure("mix", (*BLEU.parts, Part(kernels_of.RATIO, 2, -0.5), *CHRF.parts))
+MEASURES = {m.name: m for m in (BLEU, error_rate("WER"), mean("column"), CHRF, MIX)}
+
+
+def made_up(generator, n, measure):
+    """Return statistics of n made-up hypotheses."""
+    parts = []
+    for part in measure.parts:
+        if part.kind == kernels_of.BLEU:
+            parts.append(random_statistics(generator, n, 0))
+        elif part.kind == kernels_of.CHRF:
+            counts = generator.integers(0, 9, (n, 6, 2))
+            both = generator.integers(0, counts.min(axis=-1) + 1)
+            parts.append(np.concatenate([counts, both[..., None]], -1).reshape(n, 18))
+        elif part.weight < 0:
+            # Errors, and the length of the reference.
+            parts.append(np.column_stack([generator.integers(0, 9, n), np.full(n, 7.5)]))
+        else:
+            parts.append(np.column_stack([generator.normal(size=n), np.ones(n)]))
+    return np.column_stack(parts).astype(np.int32 if measure in (BLEU, CHRF) else float)
+
+
+def make_lists(generator, sizes, features, whole=False, statistics=None, measure=BLEU):
     """Return lists with normal or, in part, whole-numbered values (many ties)."""
     n = int(np.sum(sizes))
     values = generator.normal(size=(n, features)).round(3) + 0.0005
@@ -38,6 +66,7 @@ def make_lists(generator, sizes, features, whole=False, statistics=None):
         begin=np.cumsum([0, *sizes]),
         rows=rows_of(values),
         statistics=random_statistics(generator, n) if statistics is None else statistics,
+        measure=measure,
     )
 
 
@@ -45,9 +74,29 @@ def sacrebleu_of(lists, chosen):
     """Return corpus BLEU (0..1) without smoothing, by sacrebleu."""
     m, length, rest = np.split(lists.statistics[chosen].sum(0), [4, 8])
     return (
-        BLEU.compute_bleu(m.tolist(), length.tolist(), *rest.tolist(), smooth_method="none").score
+        Sacrebleu.compute_bleu(
+            m.tolist(), length.tolist(), *rest.tolist(), smooth_method="none"
+        ).score
         / 100
     )
+
+
+def score_of(lists, chosen):
+    """Return the corpus score of any measure (larger is better), plainly, or by sacrebleu."""
+    total, at, sums = 0, 0, lists.statistics[chosen].sum(axis=0).tolist()
+    for part in lists.measure.parts:
+        own = sums[at : at + part.width]
+        at += part.width
+        if part.kind == kernels_of.BLEU:
+            m, length, rest = np.split(np.array(own).astype(int), [4, 8])
+            given = (m.tolist(), length.tolist(), *rest.tolist())
+            score = Sacrebleu.compute_bleu(*given, smooth_method="none").score / 100
+        elif part.kind == kernels_of.CHRF:
+            score = CHRF_SCORE._compute_f_score(own) / 100
+        else:
+            score = own[0] / own[1]
+        total += part.weight * score
+    return total
 
 
 def line_search(lists, offset, slope):
@@ -58,7 +107,8 @@ def line_search(lists, offset, slope):
     stack = np.empty(sizes.max(), np.int64)
     count = kernels.envelopes(lists.begin, offset, slope, stack, first, gamma, change)
     order = np.argsort(gamma[:count])
-    found = kernels.sweep(first, gamma, change, order, lists.statistics, NARROW, FAR)
+    code = lists.measure.code
+    found = kernels.sweep(first, gamma, change, order, lists.statistics, code, NARROW, FAR)
     return *found, gamma[:count], change[:count], first
 
 
@@ -84,31 +134,35 @@ def test_envelope_against_brute_force(seed, whole, size):
         assert np.flatnonzero(equal)[0] == line
 
 
+@pytest.mark.parametrize("measure", MEASURES)
 @given(seed=seeds, whole=st.booleans(), s=st.integers(1, 6))
-def test_line_search_against_a_dense_grid(seed, whole, s):
-    generator = np.random.default_rng(seed)
-    lists = make_lists(generator, generator.integers(1, 8, s), 3, whole)
+def test_line_search_against_a_dense_grid(measure, seed, whole, s):
+    generator, measure = np.random.default_rng(seed), MEASURES[measure]
+    sizes = generator.integers(1, 8, s)
+    statistics = made_up(generator, sizes.sum(), measure)
+    lists = make_lists(generator, sizes, 3, whole, statistics, measure)
     matrix = lists.rows.dense(3)
     start, direction = generator.normal(size=(2, 3))
-    bleu, gamma, *_ = line_search(lists, matrix @ start, matrix @ direction)
-    assert sacrebleu_of(lists, lists.best(start + gamma * direction)) == pytest.approx(bleu)
+    score, gamma, *_ = line_search(lists, matrix @ start, matrix @ direction)
+    assert score_of(lists, lists.best(start + gamma * direction)) == pytest.approx(score)
     grid = np.tan(np.linspace(-1.57, 1.57, 400))
-    points = [sacrebleu_of(lists, lists.best(start + x * direction)) for x in grid]
-    assert max(points) <= bleu + 1e-12
+    points = [score_of(lists, lists.best(start + x * direction)) for x in grid]
+    assert max(points) <= score + 1e-12
 
 
+@pytest.mark.parametrize("measure", MEASURES)
 @given(seed=seeds)
-def test_sweep_against_every_interval(seed):
+def test_sweep_against_every_interval(measure, seed):
     """The best of all intervals, each computed anew; of equal ones the nearest."""
-    generator = np.random.default_rng(seed)
-    statistics = random_statistics(generator, 12, 0)
-    lists = make_lists(generator, [5, 1, 6], 2, statistics=statistics)
+    generator, measure = np.random.default_rng(seed), MEASURES[measure]
+    statistics = made_up(generator, 12, measure)
+    lists = make_lists(generator, [5, 1, 6], 2, False, statistics, measure)
     offset, slope = lists.rows.dense(2).T.copy()
     bleu, gamma, thresholds, *_ = line_search(lists, offset, slope)
     ends = np.sort([-FAR, *thresholds, FAR])
     middles = (ends[1:] + ends[:-1]) / 2
     values = [
-        sacrebleu_of(
+        score_of(
             lists, [b + np.argmax((offset + x * slope)[b:e]) for b, e in ((0, 5), (5, 6), (6, 12))]
         )
         for x in middles
@@ -131,7 +185,7 @@ def sweep_of(gammas, statistics):
     change = np.column_stack([np.arange(count), np.arange(1, count + 1)]).astype(np.int32)
     gamma = np.array(gammas, float)
     first = np.zeros(1, np.int64)
-    return kernels.sweep(first, gamma, change, np.arange(count), statistics, NARROW, FAR)
+    return kernels.sweep(first, gamma, change, np.arange(count), statistics, BLEU.code, NARROW, FAR)
 
 
 def test_intervals_by_hand():
@@ -162,11 +216,27 @@ def test_bleu_is_sacrebleus():
         lists = make_lists(generator, [40], 1, statistics=random_statistics(generator, 40, matches))
         for h in range(40):
             chosen = np.array([h])
-            found = kernels.chosen_bleu(lists.statistics, chosen)
+            found = kernels.chosen_score(lists.statistics, chosen, BLEU.code)
             assert found == pytest.approx(sacrebleu_of(lists, chosen))
     # No match of some order, no n-gram of some order, nothing at all.
     for row in ([3, 2, 1, 0, 5, 4, 3, 2, 5, 5], [2, 1, 0, 0, 2, 1, 0, 0, 2, 2], [0] * 9 + [3]):
-        assert kernels.chosen_bleu(np.array([row], np.int32), np.array([0])) == 0
+        assert kernels.chosen_score(np.array([row], np.int32), np.array([0]), BLEU.code) == 0
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_on_any_metric_as_good_as_a_dense_grid(measure):
+    """Of two features, all directions of the weights are looked at."""
+    generator, measure = np.random.default_rng(8), MEASURES[measure]
+    statistics = made_up(generator, 60, measure)
+    lists = make_lists(generator, [6] * 10, 2, False, statistics, measure)
+    angles = np.linspace(0, 2 * np.pi, 2000)
+    points = [score_of(lists, lists.best(np.array([np.cos(a), np.sin(a)]))) for a in angles]
+    found = Mert(restarts=3).solve(lists, np.ones(2), [0])
+    score = score_of(lists, lists.best(found.weights))
+    assert score >= max(points) - 1e-12
+    assert found.report["bleu" if measure is BLEU else "score"] == pytest.approx(score)
+    mira = KBestMira(C=0.1, passes=3).solve(lists, np.zeros(2), [0])
+    assert score >= score_of(lists, lists.best(mira.weights)) - 1e-12
 
 
 @given(seed=seeds, whole=st.booleans())

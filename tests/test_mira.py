@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU as Sacrebleu
 from scipy.optimize import LinearConstraint, minimize
 
 from torchtune_smt.core.errors import InputError
@@ -18,8 +18,9 @@ from torchtune_smt.core.rows_kernels import difference
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.tuners import mira_kernels as kernels
-from torchtune_smt.tuners.mira import KBestMira, bleu_on
+from torchtune_smt.tuners.mira import KBestMira, score_on
 
 MOSES = Path(__file__).resolve().parents[2] / "shared" / "oracles" / "moses" / "mira"
 
@@ -90,7 +91,8 @@ def corpus_bleu(lists, w):
             for score, (row, _) in zip(scores, one, strict=True)
         )
         totals = [a + b for a, b in zip(totals, one[best][1], strict=True)]
-    score = BLEU.compute_bleu(totals[:4], totals[4:8], totals[8], totals[9], smooth_method="exp")
+    given = (totals[:4], totals[4:8], totals[8], totals[9])
+    score = Sacrebleu.compute_bleu(*given, smooth_method="exp")
     return score.score / 100, close
 
 
@@ -171,7 +173,7 @@ def one_step(one, dimension, start, C):
     lists = flat([one], dimension)
     hope, fear, gap, margin = kernels.hope_and_fear(
         0, len(one), lists.rows.begin, lists.rows.feature, lists.rows.value, lists.statistics,
-        np.ones(10), True, start,
+        BLEU.code, np.ones(10), np.ones(10), True, start,
     )  # fmt: skip
     x = lists.rows.dense(dimension)[hope] - lists.rows.dense(dimension)[fear]
     return KBestMira(C=C, passes=1).solve(lists, start, (0,)).weights, x, gap, margin
@@ -233,8 +235,8 @@ def test_learns_what_can_be_learned():
     found = KBestMira().solve(together, np.zeros(31), (0,))
     oracle = np.zeros(31)
     oracle[30] = 1.0
-    assert found.report["bleu"] > bleu_on(together, np.zeros(31)) + 0.1
-    assert found.report["bleu"] > 0.97 * bleu_on(together, oracle)
+    assert found.report["bleu"] > score_on(together, np.zeros(31)) + 0.1
+    assert found.report["bleu"] > 0.97 * score_on(together, oracle)
     assert found.weights.argmax() == 30
 
 
@@ -328,7 +330,7 @@ def test_at_least_as_good_as_kbmira():
         label, value = line.split("= ")
         names.append(label)
         start[lists.features.id(f"{label}_{names.count(label) - 1}")] = float(value)
-    assert bleu_on(lists, start) == pytest.approx(0.406683, abs=1e-6)  # as in its log
+    assert score_on(lists, start) == pytest.approx(0.406683, abs=1e-6)  # as in its log
     found = KBestMira().solve(lists, start, (0,))
     assert found.report["bleu"] >= 0.4063
-    assert found.report["bleu"] == bleu_on(lists, found.weights)
+    assert found.report["bleu"] == score_on(lists, found.weights)

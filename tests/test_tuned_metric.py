@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,11 +86,15 @@ def lists(place: Path, metric: object = None) -> KBestLists:
     return measured(stored.lists, references, metric)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("solver", [Mert(), KBestMira()], ids=["mert", "mira"])
-def test_solvers_of_bleu_refuse_lists_of_other_metrics(place: Path, solver: object) -> None:
-    tune(lists(place), solver)  # type: ignore[arg-type]
-    with pytest.raises((InputError, ValueError), match="BLEU"):
-        tune(lists(place, Length()), solver)  # type: ignore[arg-type]
+@pytest.mark.parametrize("solver", [Mert(), KBestMira(C=1)], ids=["mert", "mira"])
+def test_solvers_of_a_corpus_score_take_that_of_the_metric(place: Path, solver: object) -> None:
+    for metric, better in ((None, "a"), (Length(), "b")):
+        given = lists(place, metric)
+        weights = tune(given, solver)  # type: ignore[arg-type]
+        found = dict(zip(weights.features.names(range(2)), weights.values.tolist(), strict=True))
+        assert max(found, key=found.__getitem__)[0] == better
+    with pytest.raises(InputError, match="statistics"):
+        tune(replace(given, statistics=None), solver)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torchtune_smt.core.offsets import are_offsets, joined_offsets, offsets, pla
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import lists_kernels as kernels
+from torchtune_smt.kbest.measure import BLEU, Measure
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ class Hypotheses:
         Model scores, row · W.
     gain : float64 [n], optional
         Sentence-level gains, once a metric has given them.
-    statistics : int32 [n, 10], optional
-        Of BLEU; see `torchtune_smt.metrics.bleu.BleuReferences.statistics`.
+    statistics : int32 or float64 [n, statistics], optional
+        Of `measure`; those of BLEU are as `torchtune_smt.metrics.bleu.BleuReferences` has them.
+    measure : Measure
+        What the metric of `statistics` is of a corpus.
     entry : int64 [n], optional
         What a hypothesis is known by in whatever order: its line in a file (from 1), or its place
         in the list as it was read (from 0).
@@ -67,7 +70,8 @@ class Hypotheses:
     features: Vocabulary | None = None
     score: Float64 | None = None
     gain: Float64 | None = None
-    statistics: Int32 | None = None
+    statistics: Int32 | Float64 | None = None
+    measure: Measure = BLEU
     entry: Int64 | None = None
     token_begin: Int64 | None = None
     tokens: Int32 | None = None
@@ -133,6 +137,7 @@ class Hypotheses:
         """Return the fields of the hypotheses ``first .. last - 1``, sharing memory."""
         found: dict[str, Any] = {"rows": self.rows.between(first, last)}
         found |= {"features": self.features, "words": self.words, "ids": self.ids}
+        found["measure"] = self.measure
         found |= self._columns(slice(first, last))
         if self.tokens is not None and self.token_begin is not None:
             begin = self.token_begin[first : last + 1]
@@ -519,6 +524,9 @@ class KBestLists(Hypotheses):
         Words, features and statistics must be the same; the first one stays.
         """
         none = np.zeros(self.n_hypotheses + 1, np.int64)
+        statistics = np.empty((none.size, 0), np.int32)
+        if self.statistics is not None:
+            statistics = np.ascontiguousarray(self.statistics).view(np.int32)
         longest = int(np.diff(self.begin).max(initial=0))
         copy = np.empty(self.n_hypotheses, np.bool_)
         kernels.mark_copies(
@@ -529,7 +537,7 @@ class KBestLists(Hypotheses):
             self.rows.feature,
             self.rows.value,
             self.rows.value.view(np.int64),
-            np.empty((none.size, 0), np.int32) if self.statistics is None else self.statistics,
+            statistics,
             np.empty(1 << (2 * longest + 1).bit_length(), np.int64),
             copy,
         )
@@ -561,8 +569,8 @@ def _together(parts: Sequence[Hypotheses]) -> dict[str, Any]:
             continue
         if any(value is None for value in given):
             raise ValueError(f"some lists have {name}, and some have none")
-        if name in ("features", "words", "ids"):
-            if any(value is not given[0] for value in given):
+        if name in ("features", "words", "ids", "measure"):
+            if any(value is not given[0] and value != given[0] for value in given):
                 raise ValueError(f"the lists do not share their {name}")
             found[name] = given[0]
         else:

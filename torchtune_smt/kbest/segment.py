@@ -36,9 +36,9 @@ class Segment:
     sparse_begin : int64 [S + 1]
         Where in `feature` and `value` those of a list begin.
     hypotheses : record [n]
-        ``hash``, ``gain``, ``length`` (number of sparse features), ``statistics`` (10 numbers, or
-        none), and a field for each dense feature. All fields are as narrow as their numbers allow
-        without rounding.
+        ``hash``, ``gain``, ``length`` (number of sparse features), ``statistics`` (of a metric,
+        or none), and a field for each dense feature. All fields are as narrow as their numbers
+        allow without rounding.
     feature : int32 [non-zeros]
     value : [non-zeros]
         The sparse features, of a type as narrow.
@@ -116,8 +116,13 @@ class Segment:
 
     @property
     def has_statistics(self) -> bool:
-        """Whether hypotheses have BLEU's statistics."""
-        return bool(self.hypotheses["statistics"].shape[1])
+        """Whether hypotheses have statistics."""
+        return self.n_statistics > 0
+
+    @property
+    def n_statistics(self) -> int:
+        """How many statistics a hypothesis has."""
+        return int(self.hypotheses["statistics"].shape[1])
 
     @property
     def n_dense(self) -> int:
@@ -224,8 +229,8 @@ def _check_types(arrays: dict[str, NDArray[Any]], records: np.dtype[Any]) -> Non
         and all(array.ndim == 1 for array in arrays.values())
         and records["hash"] == np.uint64
         and records["length"].kind in "iu"
-        and statistics.base.kind in "iu"
-        and statistics.shape in ((0,), (10,))
+        and statistics.base in narrow
+        and len(statistics.shape) == 1
         and all(records[name] in narrow for name in names if name not in ("hash", "statistics"))
     )
     if not fits:

@@ -18,6 +18,7 @@ from torchtune_smt.core.rows import Rows, mark
 from torchtune_smt.core.rows_kernels import number_distinct
 from torchtune_smt.kbest import lists_kernels as kernels
 from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.kbest.segment import Segment
 
 Unique = Literal["derivation", "string"]
@@ -43,18 +44,26 @@ class ListStore:
         What makes a duplicate: the same words and features (their values compared as 32-bit
         numbers, since two ways to add them up may differ in the last digit), or the same words.
         The first one stays.
+    measure : Measure
+        Of the lists that are added, if they have statistics.
     folder : path, optional
         Keep the lists in files there, mapped into memory, one an iteration. Those of an
         earlier run are removed (`open` takes them up).
     """
 
     def __init__(
-        self, *, n_dense: int = 0, unique: Unique = "derivation", folder: Path | None = None
+        self,
+        *,
+        n_dense: int = 0,
+        unique: Unique = "derivation",
+        measure: Measure = BLEU,
+        folder: Path | None = None,
     ) -> None:
         one_of(*get_args(Unique)).check("unique", unique)
         integer(0).check("n_dense", n_dense)
         self.unique: Unique = unique
         self.n_dense = n_dense
+        self.measure = measure
         self.folder = folder
         self._segments: list[Segment] = []
         # Of their files.
@@ -63,12 +72,19 @@ class ListStore:
         self._open_hashes: dict[int, list[UInt64]] = {}
 
     @classmethod
-    def open(cls, folder: Path, *, n_dense: int, unique: Unique = "derivation") -> Self:
+    def open(
+        cls,
+        folder: Path,
+        *,
+        n_dense: int,
+        unique: Unique = "derivation",
+        measure: Measure = BLEU,
+    ) -> Self:
         """Take up the lists that a folder has, with the settings that they were made with.
 
         Raises InputError: a file is missing or damaged, or the dense features are others.
         """
-        lists = cls(n_dense=n_dense, unique=unique)
+        lists = cls(n_dense=n_dense, unique=unique, measure=measure)
         lists.folder = folder
         while (path := _segment_path(folder, lists.n_iterations + 1)).is_file():
             segment, checksum = Segment.open(path, lists.n_iterations + 1)
@@ -80,7 +96,8 @@ class ListStore:
                 )
             if lists._differs(segment):
                 raise InputError(
-                    "has statistics and an earlier file none, or the reverse; start the run anew",
+                    "has statistics of another metric, or has some where an earlier file has "
+                    "none, or the reverse; start the run anew",
                     path=path,
                 )
             lists._segments.append(segment)
@@ -217,12 +234,13 @@ class ListStore:
 
     def lists(self) -> KBestLists:
         """Return the hypotheses of all iterations that have ended, by sentence, as they came."""
-        return _laid_out(self._segments)
+        return _laid_out(self._segments, self.measure)
 
     def __iter__(self) -> Iterator[KBest]:
         """Yield the list of each sentence; only some lists at a time are laid out."""
         for first, last in self._blocks():
-            yield from _laid_out([segment.between(first, last) for segment in self._segments])
+            parts = [segment.between(first, last) for segment in self._segments]
+            yield from _laid_out(parts, self.measure)
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of sentences that have some tens of thousands of hypotheses together."""
@@ -261,10 +279,11 @@ class ListStore:
         return hashes
 
     def _differs(self, segment: Segment) -> bool:
-        """Say whether of hypotheses and those before them only the ones have statistics."""
-        return len(segment) > 0 and any(
-            len(old) > 0 and old.has_statistics != segment.has_statistics for old in self._segments
-        )
+        """Say whether hypotheses have not the statistics that they should have."""
+        if len(segment) == 0:
+            return False
+        earlier = {old.n_statistics for old in self._segments if len(old)}
+        return not {segment.n_statistics} <= (earlier or {0, self.measure.width})
 
     def _drop_open(self) -> None:
         self._open.clear()
@@ -278,7 +297,7 @@ class ListStore:
             number += 1
 
 
-def _laid_out(segments: Sequence[Segment]) -> KBestLists:
+def _laid_out(segments: Sequence[Segment], measure: Measure) -> KBestLists:
     """Return the hypotheses of some segments by sentence."""
     filled = [segment for segment in segments if len(segment)]
     if not filled:
@@ -288,7 +307,9 @@ def _laid_out(segments: Sequence[Segment]) -> KBestLists:
     place[np.argsort(owner, kind="stable")] = np.arange(owner.size)
     places = [place[a:b] for a, b in pairwise(offsets([len(segment) for segment in filled]))]
     lengths, gain = np.empty_like(owner), np.empty(owner.size)
-    statistics = np.empty((owner.size, filled[0].hypotheses["statistics"].shape[1]), np.int32)
+    kinds = [np.dtype(np.int32), *(segment.hypotheses["statistics"].dtype for segment in filled)]
+    whole = all(kind.kind in "iu" for kind in kinds)
+    statistics = np.empty((owner.size, filled[0].n_statistics), np.int32 if whole else np.float64)
     for segment, where in zip(filled, places, strict=True):
         sparse = segment.hypotheses["length"].astype(np.int64)
         lengths[where] = sparse + np.count_nonzero(segment.dense(), axis=1)
@@ -314,6 +335,7 @@ def _laid_out(segments: Sequence[Segment]) -> KBestLists:
         rows=rows,
         gain=gain,
         statistics=statistics if statistics.shape[1] else None,
+        measure=measure,
     )
 
 

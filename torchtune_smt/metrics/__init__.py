@@ -2,6 +2,7 @@
 
 from torchtune_smt.metrics.base import (
     BoundMetric,
+    CorpusMetric,
     Metric,
     References,
     bind_metric,
@@ -17,12 +18,15 @@ from torchtune_smt.metrics.bleu import (
     SacreBleu,
     SentenceBleu,
 )
+from torchtune_smt.metrics.errors import CharacterErrorRate, WordErrorRate
 from torchtune_smt.metrics.lists import ExternalScores
 
 __all__ = [
     "BleuPlusOne",
     "BleuReferences",
     "BoundMetric",
+    "CharacterErrorRate",
+    "CorpusMetric",
     "ExternalScores",
     "LiangBleu",
     "Metric",
@@ -32,6 +36,7 @@ __all__ = [
     "References",
     "SacreBleu",
     "SentenceBleu",
+    "WordErrorRate",
     "bind_metric",
     "with_gains",
 ]

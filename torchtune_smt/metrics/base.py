@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from torchtune_smt.core.accepts import declared
+from torchtune_smt.core.accepts import Checked, declared
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import checked_numbers
 from torchtune_smt.core.errors import InputError, shown
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.measure import BLEU, Measure, mean
 from torchtune_smt.kbest.sentences import ELSEWHERE, FileNumbers
+
+T = TypeVar("T")
 
 
 class Score(NamedTuple):
     """How good the best hypotheses of a set are: by the metric that is tuned, and corpus BLEU.
 
-    Weights are chosen by the first; larger is better. Both are one number where BLEU (0..100) is
-    the corpus form of the metric.
+    Weights are chosen by the first; larger is better (an error rate has its sign changed). Both
+    are one number where BLEU (0..100) is what the metric is of a corpus.
     """
 
     tuned: float
@@ -45,7 +50,11 @@ class BoundMetric(Protocol):
 
 
 class Metric(Protocol):
-    """A way to measure how good a hypothesis of one sentence is."""
+    """A way to measure how good a hypothesis of one sentence is.
+
+    What it is of a corpus, an attribute `measure` says (see `CorpusMetric`); of a metric without
+    one it is the mean of the gains.
+    """
 
     def bind(self, references: References, words: Vocabulary) -> BoundMetric:
         """Prepare the references once, for hypotheses written in the ids of `words`.
@@ -90,15 +99,83 @@ def bind_metric(
     return metric.bind([], words)
 
 
+class CorpusMetric(Checked, ABC):
+    """A metric that is, of a corpus, a function of statistics that add up."""
+
+    @property
+    @abstractmethod
+    def measure(self) -> Measure:
+        """What it is of a corpus."""
+
+    @abstractmethod
+    def bind(self, references: References, words: Vocabulary) -> BoundCorpusMetric:
+        """Prepare the references once; see `Metric.bind`."""
+
+
+class BoundCorpusMetric(ABC):
+    """A `CorpusMetric` that knows the references of one set of sentences."""
+
+    def __init__(self, metric: CorpusMetric) -> None:
+        self.measure = metric.measure
+
+    @abstractmethod
+    def statistics(self, kbest: KBest) -> NDArray[Any]:
+        """Return the statistics [k, width] of each hypothesis of a list."""
+
+    def gains(self, kbest: KBest) -> Float64:
+        """Return the gain (float64 [k]) of each hypothesis; see `gains_of_statistics`."""
+        own = kbest.statistics if kbest.measure == self.measure else None
+        return self.gains_of_statistics(self.statistics(kbest) if own is None else own)
+
+    def gains_of_statistics(self, statistics: NDArray[Any]) -> Float64:
+        """Return the gains of statistics [k, width]: the score of each hypothesis by itself."""
+        return self.measure.scores(statistics)
+
+
 def is_of_bleu(metric: Metric) -> bool:
-    """Return whether corpus BLEU is what a metric is of a corpus; of others it is their mean."""
+    """Return whether corpus BLEU is what a metric is of a corpus."""
     return bool(declared(metric, "from_statistics", "bind"))
 
 
-def metric_name(metric: Metric) -> str:
-    """Return what a metric is called where scores are shown."""
-    name = "BLEU" if is_of_bleu(metric) else getattr(metric, "name", type(metric).__name__)
-    return str(name)
+def measure_of(metric: Metric) -> Measure:
+    """Return what a metric is of a corpus: what it says, or the mean of its gains."""
+    if is_of_bleu(metric):
+        return BLEU
+    own = declared(metric, "measure", "bind")
+    if isinstance(own, Measure):
+        return own
+    return mean(str(getattr(metric, "name", type(metric).__name__)))
+
+
+class Judge(NamedTuple):
+    """A metric that knows the references of some sentences, and what it is of a corpus."""
+
+    metric: BoundMetric
+    measure: Measure
+
+    def judged(self, lists: KBestLists) -> KBestLists:
+        """Return lists with statistics and gains; see `with_gains`."""
+        bound, measure = self
+        if measure == BLEU:
+            return with_gains(bound, lists)
+        if not isinstance(bound, BoundCorpusMetric) or bound.measure != measure:
+            lists = with_gains(bound, lists)
+            assert lists.gain is not None
+            statistics = np.column_stack([lists.gain, np.ones(lists.n_hypotheses)])
+            return replace(lists, statistics=statistics, measure=measure)
+        rows = [bound.statistics(kbest) for kbest in lists] or [np.empty((0, measure.width))]
+        statistics = np.concatenate(rows)
+        gain = bound.gains_of_statistics(statistics)
+        return replace(lists, statistics=statistics, measure=measure, gain=gain)
+
+    def score(self, lists: KBestLists) -> float:
+        """Return the score of hypotheses with statistics, as in `Score.tuned`."""
+        assert lists.statistics is not None
+        return self.of_sums(lists.statistics.T.copy().sum(axis=1, dtype=np.float64))
+
+    def of_sums(self, sums: Float64) -> float:
+        """Return the score of sums of statistics, as in `Score.tuned`."""
+        return abs(self.measure.unit) * float(self.measure.scores(sums))
 
 
 def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
@@ -143,6 +220,22 @@ class _ByNumber:
 
     def gains(self, kbest: KBest) -> Float64:
         return self._bound.gains(replace(kbest, index=self._numbers[kbest.index]))
+
+
+def references_of(prepared: Sequence[T], index: int) -> T:
+    """Return what was prepared for a sentence.
+
+    Raises
+    ------
+    InputError
+        There is nothing.
+    """
+    if not 0 <= index < len(prepared):
+        raise InputError(
+            f"no references for sentence {index} (counted from 0): there are {len(prepared)}; "
+            "give as many references as sentences"
+        )
+    return prepared[index]
 
 
 _SHAPE = "references[i] must be a list of references of sentence i, and each a list of words"

@@ -15,6 +15,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.metrics import bleu_kernels as kernels
 from torchtune_smt.metrics.base import References, check_references
 
@@ -71,10 +72,11 @@ class BleuReferences:
 
     def with_statistics(self, lists: KBestLists) -> KBestLists:
         """Return lists with the statistics of their hypotheses; see `statistics`."""
-        if lists.statistics is not None:
+        if lists.statistics is not None and lists.measure == BLEU:
             return lists
         rows = [np.empty((0, kernels.STATISTICS)), *map(self.statistics, lists)]
-        return replace(lists, statistics=np.concatenate(rows).astype(np.int32))
+        statistics = np.concatenate(rows).astype(np.int32)
+        return replace(lists, statistics=statistics, measure=BLEU)
 
     def statistics(self, kbest: KBest) -> Counts:
         """Return sacrebleu's sufficient statistics for each hypothesis, the list's own if any.
@@ -90,7 +92,7 @@ class BleuReferences:
         InputError
             There are no references for ``kbest.index``.
         """
-        if kbest.statistics is not None:
+        if kbest.statistics is not None and kbest.measure == BLEU:
             return kbest.statistics.astype(np.int64)
         if not 0 <= kbest.index < len(self):
             raise InputError(

@@ -19,20 +19,22 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.rerank import best_first
 from torchtune_smt.metrics.base import (
+    Judge,
     Metric,
     References,
     check_shape,
     gains_of,
     is_of_bleu,
-    with_gains,
+    measure_of,
 )
 from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences
 
 
 def measured(lists: KBestLists, references: References, metric: Metric | None = None) -> KBestLists:
-    """Return lists with the gain of each hypothesis, and the statistics of metrics of BLEU.
+    """Return lists with the gain of each hypothesis, and statistics of the metric.
 
-    Without statistics, `Mert` and `KBestMira` refuse them: they would tune BLEU.
+    `Mert` and `KBestMira` tune what these are of a corpus: BLEU for metrics of its family, an
+    error rate, or the mean of the gains.
 
     Parameters
     ----------
@@ -59,7 +61,7 @@ def measured(lists: KBestLists, references: References, metric: Metric | None = 
     check_shape(references, last if last <= len(lists) else max(last, len(references)))
     if is_of_bleu(metric):
         lists = BleuReferences(references, words).with_statistics(lists)
-    return with_gains(metric.bind(references, words), lists)
+    return Judge(metric.bind(references, words), measure_of(metric)).judged(lists)
 
 
 def minimum_risk(

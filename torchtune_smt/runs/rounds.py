@@ -13,6 +13,7 @@ from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.archive import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.state import vector
+from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.tuners.base import Report, Tuner
 
@@ -145,7 +146,7 @@ class Rounds:
     result ("best", "last", "average"): weights of the round with the best score (or the start's, if
         none is better), of the last one, or, of tuners that have it, the average: `Tuner.averaged`,
         or the mean of the weights after each round (Simianer et al. 2012, Algorithm 1).
-    name: what the score is called: that of the metric that is tuned.
+    measure: what the score is, by the metric that is tuned.
     callbacks: asked in this order. Whoever saves comes last.
 
     As attributes:
@@ -157,7 +158,7 @@ class Rounds:
     rounds: int = 10
     patience: int | None = None
     result: str = "best"
-    name: str = "BLEU"
+    measure: Measure = BLEU
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
@@ -240,7 +241,7 @@ class Rounds:
             numbers = {"bleu/dev": score.bleu}
             if self.name != "BLEU":
                 said += f", BLEU {score.bleu:.2f}"
-                numbers["metric/dev"] = score.tuned
+                numbers["metric/dev"] = self.measure.better(score.tuned)
             progress.round += 1
             progress.done = 0
             yield replace(
@@ -261,9 +262,14 @@ class Rounds:
             if average is not None:
                 set_weights(weights.parameter, average)
 
+    @property
+    def name(self) -> str:
+        """What the score is called."""
+        return self.measure.name
+
     def shown(self, score: float) -> str:
         """Return a score as it is written for people."""
-        return f"{self.name} {score:.{2 if self.name == 'BLEU' else 4}f}"
+        return f"{self.name} {self.measure.shown(score)}"
 
     def _scored(self) -> Score:
         score = self.evaluate()

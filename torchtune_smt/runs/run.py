@@ -250,7 +250,9 @@ class Run:
                 shown = yaml.safe_dump(self._settings, sort_keys=False, allow_unicode=True)
                 log.text("config", f"```yaml\n{shown}\n```")
                 first = {f"bleu/{name}": score.bleu for name, score in self._before.items()}
-                own = {} if run.name == "BLEU" else {"metric/dev": self._before["dev"].tuned}
+                own = {}
+                if run.name != "BLEU":
+                    own = {"metric/dev": run.measure.better(self._before["dev"].tuned)}
                 log.scalars(0, first | own)
                 log.weights(0, task.weights)
                 if parts.online and self.tuning.dimension is not None:
@@ -291,7 +293,7 @@ class Run:
         best = progress.best.round if progress.best is not None else 0
         tuned = {f"bleu/{name}_tuned": score.bleu for name, score in after.items()}
         if run.name != "BLEU":
-            tuned["metric/dev_tuned"] = after["dev"].tuned
+            tuned["metric/dev_tuned"] = run.measure.better(after["dev"].tuned)
         reached = [f"best {unit}: {best or '0 (the start)'}"]
         if progress.round - 1 != best:
             reached.append(f"last {unit}: {progress.round - 1}, dev {run.shown(progress.last)}")

@@ -41,11 +41,11 @@ def summary(
     """Return what came out as a table and some lines; before BLEU the metric that was tuned."""
     lines = []
     if run.name != "BLEU":
-        old, new = before["dev"].tuned, after["dev"].tuned
-        wide = max(6, len(run.name) + 1)
+        old, new = (run.measure.better(some["dev"].tuned) for some in (before, after))
+        wide, digits = max(6, len(run.name) + 1), run.measure.digits
         lines += [
             f"{run.name:<{wide}}{'before':>9}{'after':>9}{'gain':>9}",
-            f"{'dev':<{wide}}{old:>9.4f}{new:>9.4f}{new - old:>+9.4f}",
+            f"{'dev':<{wide}}{old:>9.{digits}f}{new:>9.{digits}f}{new - old:>+9.{digits}f}",
         ]
     lines.append(f"{'BLEU':<6}{'before':>8}{'after':>8}{'gain':>8}")
     for name, score in after.items():

@@ -15,7 +15,7 @@ from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.uncovered import Uncovered
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.metrics.base import BoundMetric, Metric, Score, bind_metric
+from torchtune_smt.metrics.base import BoundMetric, Judge, Metric, Score, bind_metric
 from torchtune_smt.models.base import Model, announcement, model_origin
 from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.parallel.engine import usable_cores
@@ -260,13 +260,13 @@ def bind(metric: Metric, decoder: Decoder, sentences: Sentences) -> BoundMetric:
 def score_of(found: Evaluated) -> Score:
     """Return what weights are chosen by, and corpus BLEU."""
     bleu = found.score.score
-    return Score(bleu if found.gain is None else found.gain, bleu)
+    return Score(bleu if found.tuned is None else found.tuned, bleu)
 
 
-def evaluate_start(task: Task, metric: BoundMetric | None = None) -> dict[str, Score]:
+def evaluate_start(task: Task, judge: Judge | None = None) -> dict[str, Score]:
     """Return the score of each set under the weights that tuning starts from.
 
-    metric: by which dev is scored, where that is not corpus BLEU, which the other sets have.
+    judge: by which dev is scored, where that is not corpus BLEU, which the other sets have.
 
     Features that only test has come into a vocabulary of its own: those of the sentences that are
     tuned on then have the same ids, and weights the same bits, with any test set or none.
@@ -274,6 +274,6 @@ def evaluate_start(task: Task, metric: BoundMetric | None = None) -> dict[str, S
     scores = {}
     for name, sentences in task.sets.items():
         decoder = task.decoder if name == "dev" else task.decoder.fork()
-        own = metric if name == "dev" else None
+        own = judge if name == "dev" else None
         scores[name] = score_of(evaluate_by(own, decoder, task.weights, sentences))
     return scores

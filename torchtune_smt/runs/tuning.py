@@ -17,10 +17,11 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics import BleuPlusOne
-from torchtune_smt.metrics.base import BoundMetric, Metric, Score, is_of_bleu, metric_name
+from torchtune_smt.metrics.base import Judge, Metric, Score, is_of_bleu, measure_of
 from torchtune_smt.parallel.base import Serial, Strategy, Work
 from torchtune_smt.parallel.decode import Decode, DecodeWorker
 from torchtune_smt.parallel.engine import Engine, InProcess, Worker
@@ -119,17 +120,17 @@ class Tuning:
         parts, takes = self._parts, self._takes
         # Where no gains are asked for, lists have some all the same.
         metric = parts.metric if "metric" in parts.used else BleuPlusOne()
-        name = metric_name(metric)
-        self.by = self._bound_to_dev(metric, task)
-        if name != "BLEU" and self.by is None:
-            print(f"{name} scores no sentences of dev: weights are chosen by its BLEU")
-            name = "BLEU"
+        measure = measure_of(metric)
+        self.by = self._judge_of_dev(metric, task)
+        if measure != BLEU and self.by is None:
+            print(f"{measure.name} scores no sentences of dev: weights are chosen by its BLEU")
+            measure = BLEU
 
         def collector(what: str, sentences: Sentences) -> Collector:
-            lists = self._open_lists(folder / LISTS / what, task, resumed)
+            lists = self._open_lists(folder / LISTS / what, task, resumed, measure)
             bound = bind(metric, task.decoder, sentences)
             decoder = self.strategy.decoder(task.decoder, self.engine)
-            return Collector(decoder, task.weights, sentences, bound, lists, what, self.by is None)
+            return Collector(decoder, task.weights, sentences, bound, lists, what, measure)
 
         on_dev = task.tuning is task.sets["dev"]
         lists = None
@@ -146,7 +147,7 @@ class Tuning:
             "dimension": lambda: lambda: self.dimension,
             "learning": self._group_learning,
             "train": lambda: collector("learning", task.tuning),
-            "dev": lambda: self._on_dev(collector("dev", task.sets["dev"]), name),
+            "dev": lambda: self._on_dev(collector("dev", task.sets["dev"]), measure),
         }
         if self.strategy.shards_data:
             # Counted before weights come from a checkpoint, and the same in all workers.
@@ -173,7 +174,7 @@ class Tuning:
             rounds=parts.rounds,
             patience=parts.patience,
             result=parts.result,
-            name=name,
+            measure=measure,
         )
 
     # OSCAR's d
@@ -219,13 +220,13 @@ class Tuning:
         self.take_met(task)
         return score_of(found)
 
-    def _bound_to_dev(self, metric: Metric, task: Task) -> BoundMetric | None:
-        """Return the metric for dev, where its mean is what weights are chosen by."""
+    def _judge_of_dev(self, metric: Metric, task: Task) -> Judge | None:
+        """Return the metric for dev, where weights are chosen by it and not by BLEU."""
         dev = task.sets["dev"]
         elsewhere = self._parts.tune_on == "train" and declared(metric, "by_number", "bind")
         if is_of_bleu(metric) or elsewhere or not dev.has_references:
             return None
-        return bind(metric, task.decoder, dev)
+        return Judge(bind(metric, task.decoder, dev), measure_of(metric))
 
     @property
     def uses_engine(self) -> bool:
@@ -336,7 +337,7 @@ class Tuning:
         """Yield what shards of pairs come to, from workers if there are some."""
         return self.engine.map(None, tasks) if self.uses_engine else compute_here(tasks)
 
-    def _on_dev(self, collector: Collector, name: str) -> Rounds:
+    def _on_dev(self, collector: Collector, measure: Measure) -> Rounds:
         """Return a run on dev that finds the weights of groups."""
         options = self._parts.on_dev
         tuner = BatchTuner(
@@ -347,7 +348,7 @@ class Tuning:
             seed=self._parts.seed,
         )
         rounds, patience = options["iterations"], options["patience"]
-        return Rounds(tuner, tuner.score, rounds=rounds, patience=patience, name=name)
+        return Rounds(tuner, tuner.score, rounds=rounds, patience=patience, measure=measure)
 
     def _limit_of_features(self) -> int | None:
         """Return how many features the solver takes at most; MERT has a limit."""
@@ -363,7 +364,7 @@ class Tuning:
             )
         return most
 
-    def _open_lists(self, folder: Path, task: Task, resumed: bool) -> ListStore:
+    def _open_lists(self, folder: Path, task: Task, resumed: bool, measure: Measure) -> ListStore:
         """Return the lists of a run's folder, or empty ones for a run that begins."""
         unique, n_dense = self._parts.unique, task.weights.n_dense
         if unique == "string" and not task.tuning.has_references:
@@ -373,8 +374,8 @@ class Tuning:
             )
         with named_errors("tuner"):
             if resumed:
-                return ListStore.open(folder, n_dense=n_dense, unique=unique)
-            return ListStore(folder=folder, n_dense=n_dense, unique=unique)
+                return ListStore.open(folder, n_dense=n_dense, unique=unique, measure=measure)
+            return ListStore(folder=folder, n_dense=n_dense, unique=unique, measure=measure)
 
 
 def refuse_device(parts: Parts) -> None:

@@ -9,14 +9,15 @@ from typing import Final
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.kbest.measure import BLEU, Measure
+from torchtune_smt.kbest.sentences import ELSEWHERE, Sentences
 from torchtune_smt.kbest.store import ListStore
-from torchtune_smt.metrics.base import BoundMetric, Score, with_gains
+from torchtune_smt.metrics.base import BoundMetric, Judge, Score
 from torchtune_smt.metrics.bleu import BleuReferences
 from torchtune_smt.metrics.corpus import bleu_of_statistics
 from torchtune_smt.tuners.base import Show, silent
@@ -57,11 +58,10 @@ class Collector:
     metric : BoundMetric
         Of the gains.
     lists : ListStore
-    is_bleu : bool
-        Whether weights are chosen by corpus BLEU, and not by the mean gain of their best
-        hypotheses.
     name : str
         What the sentences are called, where it is shown how many have been decoded.
+    measure : Measure
+        What weights are chosen by: of the statistics of the lists.
     """
 
     decoder: Decoder
@@ -70,11 +70,15 @@ class Collector:
     metric: BoundMetric
     lists: ListStore
     name: str = ""
-    is_bleu: bool = True
+    measure: Measure = BLEU
 
     def __post_init__(self) -> None:
         references = self.sentences.references if self.sentences.has_references else []
+        if self.measure != BLEU:
+            # Which may be without words.
+            references = [row if any(row) else ELSEWHERE for row in references]
         self._references = BleuReferences(references, self.decoder.words)
+        self._judge = Judge(self.metric, self.measure)
 
     def collect(self, show: Show = silent) -> Collected:
         """Decode all sentences, and end an iteration of the lists.
@@ -87,12 +91,10 @@ class Collector:
         Raises InputError: all lists have one hypothesis.
         """
         start = time.perf_counter()
-        total, gain = np.zeros(10, np.int64), 0.0
+        total, sums = np.zeros(10, np.int64), np.zeros(self.measure.width)
         done, sources = 0, self.sentences.sources
         for lists in self._decoded():
-            lists = with_gains(self.metric, lists)
-            total += _of_best(lists)
-            gain += _gain_of_best(lists)
+            lists = self._add(lists, total, sums)
             self.lists.add(lists)
             done += len(lists)
             show(f"decoding {self.name}".rstrip(), done, len(sources), "sent")
@@ -102,34 +104,35 @@ class Collector:
                 "every list has one hypothesis, which leaves nothing to choose and to learn from; "
                 "let lists be longer (decoder.k)"
             )
-        return Collected(new, self._score(total, gain), time.perf_counter() - start)
+        return Collected(new, self._score(total, sums), time.perf_counter() - start)
 
     def score(self) -> Score:
         """Return the score of the weights of the moment, and leave the lists as they are."""
-        total, gain = np.zeros(10, np.int64), 0.0
+        total, sums = np.zeros(10, np.int64), np.zeros(self.measure.width)
         for lists in self._decoded():
-            total += _of_best(lists)
-            gain += 0.0 if self.is_bleu else _gain_of_best(with_gains(self.metric, lists))
-        return self._score(total, gain)
+            self._add(lists.chosen(lists.begin[:-1]), total, sums)
+        return self._score(total, sums)
 
-    def _score(self, total: Int64, gain: float) -> Score:
+    def _add(self, lists: KBestLists, total: Int64, sums: Float64) -> KBestLists:
+        """Return lists with statistics and gains; add BLEU's and the measure's of the best."""
+        if self.measure == BLEU:
+            lists = self._references.with_statistics(lists)
+        lists = self._judge.judged(lists)
+        assert lists.statistics is not None
+        best = lists.begin[:-1]
+        # Column by column, as a mean is summed.
+        sums += lists.statistics[best].T.copy().sum(axis=1)
+        bleu = lists.chosen(best) if self.measure != BLEU else lists
+        counts = self._references.with_statistics(bleu).statistics
+        assert counts is not None
+        total += (counts if bleu is not lists else counts[best]).sum(axis=0, dtype=np.int64)
+        return lists
+
+    def _score(self, total: Int64, sums: Float64) -> Score:
         bleu = bleu_of_statistics(total)
-        return Score(bleu if self.is_bleu else gain / len(self.sentences), bleu)
+        return Score(bleu if self.measure == BLEU else self._judge.of_sums(sums), bleu)
 
     def _decoded(self) -> Iterator[KBestLists]:
-        """Yield lists of some sentences at a time, with the statistics of their hypotheses."""
+        """Yield lists of some sentences at a time."""
         for lists in self.decoder.decode_all(self.sentences.sources, self.weights, _BATCH):
-            yield self._references.with_statistics(take(self.weights, lists))
-
-
-def _gain_of_best(lists: KBestLists) -> float:
-    """Return the sum of the gains of the best hypotheses."""
-    assert lists.gain is not None
-    return float(lists.gain[lists.begin[:-1]].sum())
-
-
-def _of_best(lists: KBestLists) -> Int64:
-    """Return the sum of the statistics of the best hypotheses."""
-    assert lists.statistics is not None
-    total: Int64 = lists.statistics[lists.begin[:-1]].sum(axis=0, dtype=np.int64)
-    return total
+            yield take(self.weights, lists)

@@ -14,10 +14,11 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.lists_kernels import best
+from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.batch import Solution, check_start
 
-GAIN = 1e-6  # a round that gains less BLEU (0..1) is the last one
+GAIN = 1e-6  # a round that gains less (of BLEU in 0..1) is the last one
 NARROW = 1e-7  # an interval as narrow as this part of the weights is rounding's, not theirs
 FAR = 1e6  # as many times the weights, a step along a line forgets them
 
@@ -26,9 +27,10 @@ FAR = 1e6  # as many times the weights, a step along a line forgets them
 class Mert(Checked):
     """Minimum error rate training: Och (2003), for a few dense features.
 
-    Maximises corpus BLEU of the best hypotheses. Along a line W + γ d it changes only where the
+    Maximises the corpus score of the best hypotheses, by the measure of the lists' statistics:
+    BLEU, an error rate, the mean of a column. Along a line W + γ d it changes only where the
     best hypothesis of some list does; all these thresholds are found exactly, and γ is the
-    middle of the interval with the best BLEU. Rounds of such line searches, in random order along
+    middle of the interval with the best score. Rounds of such line searches, in random order along
     the axes and along some random directions, new in each round, climb until one gains nothing.
 
     The first climb begins at the given weights, each restart at the best ones so far, moved at
@@ -36,11 +38,11 @@ class Mert(Checked):
 
     Weights of 0 leave lists in the order that they came in, which no other weights may reach. They
     rank nothing, so a climb from them would have nowhere to begin: it begins at random weights
-    instead, and its result is never 0, even where the order of the lists has the better BLEU.
+    instead, and its result is never 0, even where the order of the lists has the better score.
 
     Features are measured by how far they spread within the lists: random directions and moves are
     normal noise in these units. What is equal in all hypotheses of each list has no effect, and
-    its weight is left alone. BLEU does not depend on the scale of the others: they keep the l1
+    its weight is left alone. The score does not depend on the scale of the others: they keep the l1
     norm that they had at the start (1 if they were all 0).
 
     Parameters
@@ -65,11 +67,12 @@ class Mert(Checked):
     max_features: int = 50
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return the weights of the best BLEU that was found; see `Solver.solve`.
+        """Return the weights of the best score that was found; see `Solver.solve`.
 
         It is never worse than the start's, unless that has no weight that makes a difference. The
-        report has `bleu` on the lists (0..1) and that of the start, `start_bleu`, and the numbers
-        of `restarts` and `line_searches`. `seed` decides directions and restarts.
+        report has `bleu` on the lists (0..1) and that of the start, `start_bleu`, or `score` and
+        `start_score` of another measure (larger is better), and the numbers of `restarts` and
+        `line_searches`. `seed` decides directions and restarts.
 
         Raises InputError: the lists have no statistics, more than `max_features` features, or
         values that are not finite. ValueError: there are not D start weights, or not all are
@@ -77,7 +80,7 @@ class Mert(Checked):
         """
         if lists.statistics is None:
             raise InputError(
-                "MERT maximises corpus BLEU, and the lists come without its statistics; give "
+                "MERT maximises a corpus score, and the lists come without its statistics; give "
                 "lists with words and references, or with scores.dat"
             )
         active, rows = lists.rows.numbered()
@@ -94,22 +97,23 @@ class Mert(Checked):
         old = start[search.feature]
         norm = float(np.abs(old).sum()) or 1.0
         first = old * search.scale if old.any() else generator.standard_normal(old.size)
-        point, bleu = self._climb(search, _unit(first), generator)
+        point, score = self._climb(search, _unit(first), generator)
         for _ in range(self.restarts):
             noise = generator.standard_normal(point.size) / math.sqrt(max(point.size, 1))
-            other, other_bleu = self._climb(search, _unit(point + self.spread * noise), generator)
-            if other_bleu > bleu:
-                point, bleu = other, other_bleu
+            other, reached = self._climb(search, _unit(point + self.spread * noise), generator)
+            if reached > score:
+                point, score = other, reached
         weights = start.copy()
         new = point / search.scale
         weights[search.feature] = new * (norm / (float(np.abs(new).sum()) or 1.0))
         # The last word is with the lists as they are, not with what rounding made of them.
-        start_bleu, bleu = _bleu(lists, start), _bleu(lists, weights)
-        if bleu <= start_bleu and old.any():
-            weights, bleu = start.copy(), start_bleu
+        before, score = _score(lists, start), _score(lists, weights)
+        if score <= before and old.any():
+            weights, score = start.copy(), before
+        name = "bleu" if lists.measure == BLEU else "score"
         report = {
-            "bleu": bleu,
-            "start_bleu": start_bleu,
+            name: score,
+            f"start_{name}": before,
             "restarts": float(self.restarts),
             "line_searches": float(search.count),
         }
@@ -118,21 +122,21 @@ class Mert(Checked):
     def _climb(
         self, search: _Search, point: Float64, generator: np.random.Generator
     ) -> tuple[Float64, float]:
-        """Return a point from which no round of line searches gains, and its BLEU."""
+        """Return a point from which no round of line searches gains, and its score."""
         axes = np.eye(point.size)
-        bleu = search.begin(point)
+        score = search.begin(point)
         while True:
-            before = bleu
+            before = score
             noise = generator.standard_normal((self.random_directions, point.size))
             for direction in generator.permutation(np.concatenate([axes, noise])):
                 unit = _unit(direction)
-                gamma, bleu = search.move(unit, bleu)
+                gamma, score = search.move(unit, score)
                 point = point + gamma * unit
             norm = float(np.linalg.norm(point)) or 1.0
             point = point / norm
             search.offset /= norm
-            if bleu - before < GAIN:
-                return point, bleu
+            if score - before < GAIN:
+                return point, score
 
 
 class _Search:
@@ -166,7 +170,7 @@ class _Search:
         self.scale = scale[scale > 0]
         self._list_begin = lists.begin
         assert lists.statistics is not None
-        self._statistics = lists.statistics
+        self._statistics, self._code = lists.statistics, lists.measure.code
         self.count = 0
         n = lists.n_hypotheses
         self.offset: Float64 = np.zeros(n)
@@ -177,18 +181,18 @@ class _Search:
         self._change: Int32 = np.empty((n, 2), np.int32)
 
     def begin(self, point: Float64) -> float:
-        """Go to a point; return BLEU there."""
+        """Go to a point; return the score there."""
         kernels.combine(self._matrix, point, self.offset)
-        return self._bleu()
+        return self._score()
 
-    def move(self, direction: Float64, bleu: float) -> tuple[float, float]:
-        """Go from the present point, which has this BLEU, to the best one along a direction.
+    def move(self, direction: Float64, score: float) -> tuple[float, float]:
+        """Go from the present point, which has this score, to the best one along a direction.
 
         Returns
         -------
         gamma : float
-            How far; 0 unless BLEU grows.
-        bleu : float
+            How far; 0 unless the score grows.
+        score : float
             There.
         """
         self.count += 1
@@ -204,21 +208,28 @@ class _Search:
         )
         order = np.argsort(self._gamma[:n])
         promised, gamma = kernels.sweep(
-            self._chosen, self._gamma, self._change, order, self._statistics, NARROW, FAR
+            self._chosen,
+            self._gamma,
+            self._change,
+            order,
+            self._statistics,
+            self._code,
+            NARROW,
+            FAR,
         )
-        if promised <= bleu or gamma == 0.0:
-            return 0.0, bleu
+        if promised <= score or gamma == 0.0:
+            return 0.0, score
         self.offset += gamma * self._slope
-        found = self._bleu()
-        if found > bleu:
+        found = self._score()
+        if found > score:
             return gamma, found
         # Rounding broke the promise.
         self.offset -= gamma * self._slope
-        return 0.0, bleu
+        return 0.0, score
 
-    def _bleu(self) -> float:
+    def _score(self) -> float:
         best(self._list_begin, self.offset, self._chosen)
-        return float(kernels.chosen_bleu(self._statistics, self._chosen))
+        return float(kernels.chosen_score(self._statistics, self._chosen, self._code))
 
 
 def _unit(vector: Float64) -> Float64:
@@ -226,7 +237,8 @@ def _unit(vector: Float64) -> Float64:
     return vector / (float(np.linalg.norm(vector)) or 1.0)
 
 
-def _bleu(lists: KBestLists, weights: Float64) -> float:
-    """Return corpus BLEU (0..1) of the lists under some weights."""
+def _score(lists: KBestLists, weights: Float64) -> float:
+    """Return the corpus score of the lists under some weights."""
     assert lists.statistics is not None
-    return float(kernels.chosen_bleu(lists.statistics, lists.best(weights)))
+    chosen = lists.best(weights)
+    return float(kernels.chosen_score(lists.statistics, chosen, lists.measure.code))

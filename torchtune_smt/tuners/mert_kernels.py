@@ -1,4 +1,4 @@
-"""Exact line search on corpus BLEU: upper envelopes of lines, and the sweep along them.
+"""Exact line search on a corpus score: upper envelopes of lines, and the sweep along them.
 
 Along a direction the score of hypothesis h is the line offset[h] + γ slope[h]; the best of a list
 is on the upper envelope of its lines. Arguments that functions share:
@@ -6,20 +6,23 @@ is on the upper envelope of its lines. Arguments that functions share:
     list_begin : int64 [S + 1]
         Hypotheses of list s are list_begin[s] .. list_begin[s + 1] - 1.
     offset, slope : float64 [n]
-    statistics : int32 [n, 10]
-        m_1..m_4, l_1..l_4, c, r.
+    statistics : int32 or float64 [n, statistics]
+    code : float64 [parts, 4]
+        Of `Measure`.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel, wide
+from torchtune_smt.kbest.measure_kernels import add_chosen, corpus_score
 
-ORDER = 4
 LARGEST = 1e30  # of γ: so much times a slope is still finite
 
 
@@ -169,30 +172,12 @@ def envelopes(
     return n
 
 
-@inner
-def bleu(total: Int64) -> float:
-    """Return sacrebleu's corpus BLEU (0..1) of summed statistics, without smoothing.
-
-    0 as soon as one order has no match.
-    """
-    product = 1.0
-    for n in range(ORDER):
-        if total[n] == 0:
-            return 0.0
-        product *= total[n] / total[ORDER + n]
-    result = math.sqrt(math.sqrt(product))
-    c, r = total[2 * ORDER], total[2 * ORDER + 1]
-    return result if c >= r else result * math.exp(1.0 - r / c)
-
-
 @kernel
-def chosen_bleu(statistics: Int32, chosen: Int64) -> float:
-    """Return corpus BLEU of some hypotheses."""
-    total = np.zeros(statistics.shape[1], np.int64)
-    for h in chosen:
-        for i in range(total.size):
-            total[i] += statistics[h, i]
-    return bleu(total)
+def chosen_score(statistics: NDArray[Any], chosen: Int64, code: Float64) -> float:
+    """Return the corpus score of some hypotheses."""
+    total = np.zeros(statistics.shape[1])
+    add_chosen(statistics, chosen, total)
+    return corpus_score(total, code)
 
 
 @kernel
@@ -201,11 +186,12 @@ def sweep(
     gamma: Float64,
     change: Int32,
     order: Int64,
-    statistics: Int32,
+    statistics: NDArray[Any],
+    code: Float64,
     narrow: float,
     far: float,
 ) -> tuple[float, float]:
-    """Return the best corpus BLEU along a line, and a γ that has it.
+    """Return the best corpus score along a line, and a γ that has it.
 
     Parameters
     ----------
@@ -220,17 +206,15 @@ def sweep(
 
     Returns
     -------
-    bleu : float
-        0..1; of equal ones, the interval nearest to γ = 0 is taken.
+    score : float
+        Of equal ones, the interval nearest to γ = 0 is taken.
     gamma : float
         0 in the interval that holds 0. The middle of any other, and in one that is not bounded,
         by the mean width of the others beyond its end.
     """
     width = statistics.shape[1]
-    total = np.zeros(width, np.int64)
-    for h in first:
-        for i in range(width):
-            total[i] += statistics[h, i]
+    total = np.zeros(width)
+    add_chosen(statistics, first, total)
     left = -far
     n = order.size
     k = 0
@@ -239,7 +223,7 @@ def sweep(
         if -far < gamma[e] < far:
             lowest, highest = min(lowest, gamma[e]), max(highest, gamma[e])
     mean = (highest - lowest) / n if highest > lowest else far
-    top, where, distance = -1.0, 0.0, 0.0
+    top, where, distance = -math.inf, 0.0, 0.0
     while left < far:
         while k < n and gamma[order[k]] <= left:
             for i in range(width):
@@ -249,7 +233,7 @@ def sweep(
         right = min(gamma[order[k]], far) if k < n else far
         if right - left > narrow:
             away = max(left, -right, 0.0)
-            value = bleu(total)
+            value = corpus_score(total, code)
             if value > top or (value == top and away < distance):
                 top, distance = value, away
                 if left < 0.0 < right:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -12,6 +13,7 @@ from torchtune_smt.core.accepts import Checked, above, accepting, integer, one_o
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.metrics import bleu_kernels
 from torchtune_smt.tuners import mira_kernels as kernels
 from torchtune_smt.tuners.batch import Solution, check_start
@@ -25,14 +27,15 @@ class KBestMira(Checked):
 
     For each list, in random order, the hope h maximises score + gain, the fear f score - gain,
     and W += min(C, loss / ‖x‖²) · x, where x = H(h) - H(f) and loss = gain(h) - gain(f) - W·x.
-    The gain is BLEU of a pseudo-document with the hypothesis added. The document starts with
+    The gain is the score of a pseudo-document with the hypothesis added, by the measure of the
+    lists' statistics: BLEU, an error rate, the mean of a column. The document starts with
     all statistics at 1; after each list whose hope has a larger gain than its fear, they are
     multiplied by `decay`, and the hope's are added (Chiang et al. 2008, as Moses's kbmira has
     it). The weights are averaged over all steps from the first pass on, and those after the pass
-    with the best BLEU on the lists are the result.
+    with the best score on the lists are the result.
 
-    It needs the statistics of BLEU, whatever the gains of the lists are. Lists of one hypothesis
-    take part in that BLEU alone.
+    It needs the statistics of a metric, whatever the gains of the lists are. Lists of one
+    hypothesis take part in that score alone.
 
     Parameters
     ----------
@@ -43,8 +46,9 @@ class KBestMira(Checked):
     decay : float
         Of the pseudo-document, above 0 and up to 1 (which never forgets).
     scale : "reference" or "none"
-        What BLEU (0..1) is multiplied by: the length of the reference, of the document and the
-        hypothesis together, as kbmira has it (Chiang et al. took the source's); or nothing.
+        What the score (BLEU in 0..1) is multiplied by: the length of the reference, of the document
+        and the hypothesis together, as kbmira has it (Chiang et al. took the source's); or nothing.
+        A hypothesis' errors, or its number in a column, then are what its gain differs by.
         The document grows to some 1 / (1 - decay) sentences, and a hypothesis changes its BLEU
         by so much less than its own: without the length, gains hardly count beside the scores.
     """
@@ -62,16 +66,17 @@ class KBestMira(Checked):
         """Return averaged weights; see `Solver.solve`.
 
         The report has, of the pass that was chosen, its number (`pass`, from 1), corpus `bleu` on
-        the lists (0..1), the lists with a loss (`violations`), and their mean `loss`; and the BLEU
-        of the start, `start_bleu`. `seed` decides the order in which the lists are seen.
+        the lists (0..1; `score` of another measure, larger is better), the lists with a loss
+        (`violations`), and their mean `loss`; and `start_bleu` or `start_score` of the start.
+        `seed` decides the order in which the lists are seen.
 
         Raises InputError: the lists have no statistics. ValueError: there are not D start weights,
         or not all are finite.
         """
         if lists.statistics is None:
             raise InputError(
-                "MIRA computes BLEU, and these lists have no statistics of it; give references "
-                "or Moses's scores.dat, or tune with tuner=pro"
+                "MIRA computes a corpus score, and these lists have no statistics of it; give "
+                "references or Moses's scores.dat, or tune with tuner=pro"
             )
         check_start(lists, start)
         generator = np.random.default_rng(seed)
@@ -81,8 +86,9 @@ class KBestMira(Checked):
         weights: Float64 = start.astype(np.float64)
         late: Float64 = np.zeros(start.size)
         background: Float64 = np.ones(lists.statistics.shape[1])
-        start_bleu = bleu_on(lists, start)
-        best = Solution(weights, {"bleu": -1.0})
+        before = score_on(lists, start)
+        name = "bleu" if lists.measure == BLEU else "score"
+        best = Solution(weights, {name: -math.inf})
         for number in range(1, self.passes + 1):
             violations, loss = kernels.one_pass(
                 generator.permutation(usable),
@@ -91,7 +97,9 @@ class KBestMira(Checked):
                 lists.rows.feature,
                 lists.rows.value,
                 lists.statistics,
+                lists.measure.code,
                 background,
+                np.empty_like(background),
                 self.decay,
                 self.scale == "reference",
                 self.C,
@@ -102,11 +110,11 @@ class KBestMira(Checked):
                 x_value,
             )
             average = weights - late / max(number * usable.size, 1)
-            bleu = bleu_on(lists, average)
-            if bleu > best.report["bleu"]:
+            score = score_on(lists, average)
+            if score > best.report[name]:
                 report = {
-                    "bleu": bleu,
-                    "start_bleu": start_bleu,
+                    name: score,
+                    f"start_{name}": before,
                     "pass": number,
                     "violations": violations,
                     "loss": loss / max(violations, 1),
@@ -115,9 +123,12 @@ class KBestMira(Checked):
         return best
 
 
-def bleu_on(lists: KBestLists, weights: Float64) -> float:
-    """Return corpus BLEU (0..1, as sacrebleu computes it) of the hypotheses that W ranks first."""
+def score_on(lists: KBestLists, weights: Float64) -> float:
+    """Return the corpus score (BLEU in 0..1, by sacrebleu) of the hypotheses that W ranks first."""
     assert lists.statistics is not None
-    totals = lists.statistics[lists.best(weights)].sum(axis=0, dtype=np.int64)
+    chosen = lists.statistics[lists.best(weights)]
+    if lists.measure != BLEU:
+        return float(lists.measure.scores(chosen.sum(axis=0, dtype=np.float64)))
+    totals = chosen.sum(axis=0, dtype=np.int64)
     bleu: Float64 = bleu_kernels.sacrebleu_bleu(totals[None], bleu_kernels.EXP, 0.0, False)
     return float(bleu[0])

@@ -1,31 +1,57 @@
-"""Kernels of k-best MIRA: background BLEU, hope and fear, and the steps of a pass."""
+"""Kernels of k-best MIRA: background scores, hope and fear, and the steps of a pass."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
+
+from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner
 from torchtune_smt.core.rows_kernels import difference, dot_row
-from torchtune_smt.metrics.bleu_kernels import ORDER
+from torchtune_smt.kbest.measure_kernels import BLEU, KIND, ORDER, corpus_score, length
 
 # The pseudo-document's statistics of long n-grams must not vanish where all hypotheses are short.
 LEAST = 1e-60
 
 
 @inner
-def background_bleu(statistics: Int32, h: int, background: Float64, by_reference: bool) -> float:
-    """Return BLEU of a pseudo-document with hypothesis `h` added.
+def background_score(
+    statistics: NDArray[Any],
+    h: int,
+    code: Float64,
+    background: Float64,
+    both: Float64,
+    by_reference: bool,
+) -> float:
+    """Return the score of a pseudo-document with hypothesis `h` added.
 
     Parameters
     ----------
-    statistics : int32 [n, 10]
-        As from `BleuReferences.statistics`.
-    background : float64 [10]
-        Those of the pseudo-document, above 0.
+    statistics : int32 or float64 [n, width]
+    code : float64 [parts, 4]
+        Of `Measure`.
+    background : float64 [width]
+        Statistics of the pseudo-document.
+    both : float64 [width]
+        Room.
     by_reference : bool
         Multiply by the length of the reference, of hypothesis and document together.
     """
+    if code.shape[0] == 1 and code[0, KIND] == BLEU:
+        return background_bleu(statistics, h, background, by_reference)
+    for i in range(both.size):
+        both[i] = statistics[h, i] + background[i]
+    score = corpus_score(both, code)
+    return score * length(both, code) if by_reference else score
+
+
+@inner
+def background_bleu(
+    statistics: NDArray[Any], h: int, background: Float64, by_reference: bool
+) -> float:
+    """Return BLEU of a pseudo-document with hypothesis `h` added; its statistics are above 0."""
     matches, counts = 1.0, 1.0
     for n in range(ORDER):
         matches *= statistics[h, n] + background[n]
@@ -45,8 +71,10 @@ def hope_and_fear(
     row_begin: Int64,
     feature: Int32,
     value: Float64,
-    statistics: Int32,
+    statistics: NDArray[Any],
+    code: Float64,
     background: Float64,
+    both: Float64,
     by_reference: bool,
     weight: Float64,
 ) -> tuple[int, int, float, float]:
@@ -68,7 +96,7 @@ def hope_and_fear(
     hope_gain, hope_score, fear_gain, fear_score = 0.0, -math.inf, 0.0, -math.inf
     for h in range(first, last):
         score = dot_row(h, row_begin, feature, value, weight)
-        gain = background_bleu(statistics, h, background, by_reference)
+        gain = background_score(statistics, h, code, background, both, by_reference)
         if score + gain > hope_score + hope_gain:
             hope, hope_gain, hope_score = h, gain, score
         if score - gain > fear_score - fear_gain:
@@ -83,8 +111,10 @@ def one_pass(
     row_begin: Int64,
     feature: Int32,
     value: Float64,
-    statistics: Int32,
+    statistics: NDArray[Any],
+    code: Float64,
     background: Float64,
+    both: Float64,
     decay: float,
     by_reference: bool,
     C: float,
@@ -100,10 +130,10 @@ def one_pass(
     ----------
     order : int64
         Numbers of lists.
-    list_begin, row_begin, feature, value, statistics
-        Of `KBestLists`.
-    background : float64 [10]
-        Statistics of the pseudo-document; written to.
+    list_begin, row_begin, feature, value, statistics, code
+        Of `KBestLists`, and of its measure.
+    background, both : float64 [width]
+        Statistics of the pseudo-document; written to. Room.
     decay, by_reference, C
         As in `KBestMira`.
     weight : float64 [D]
@@ -126,8 +156,8 @@ def one_pass(
     violations, total = 0, 0.0
     for s in order:
         hope, fear, gap, margin = hope_and_fear(
-            list_begin[s], list_begin[s + 1], row_begin, feature, value, statistics, background,
-            by_reference, weight,
+            list_begin[s], list_begin[s + 1], row_begin, feature, value, statistics, code,
+            background, both, by_reference, weight,
         )  # fmt: skip
         if gap > 0.0:
             loss = gap - margin

@@ -10,9 +10,9 @@ import numpy as np
 
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.base import Decoder, lists_of
-from torchtune_smt.kbest.lists import KBest, Source
+from torchtune_smt.kbest.lists import KBest, KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.metrics.base import BoundMetric, gains_of
+from torchtune_smt.metrics.base import Judge
 from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics, corpus_bleu
 
 
@@ -40,13 +40,13 @@ class Evaluated(NamedTuple):
         Corpus BLEU.
     lines : list of str
         One a sentence.
-    gain : float, optional
-        The mean of what a metric gives them.
+    tuned : float, optional
+        What a metric says of them; see `torchtune_smt.metrics.base.Score`.
     """
 
     score: CorpusScore
     lines: list[str]
-    gain: float | None = None
+    tuned: float | None = None
 
 
 def evaluate(
@@ -62,16 +62,16 @@ def evaluate(
 
 
 def evaluate_by(
-    metric: BoundMetric | None, decoder: Decoder, snapshot: Snapshot, sentences: Sentences
+    judge: Judge | None, decoder: Decoder, snapshot: Snapshot, sentences: Sentences
 ) -> Evaluated:
-    """Return what `evaluate` does, with the mean gain by a metric for these sentences, if any."""
+    """Return what `evaluate` does, with the score by a metric for these sentences, if any."""
     if sentences.has_references:
         best = list(_best(decoder, snapshot, sentences.sources))
         lines = [kbest.text(0) for kbest in best]
         score = score_corpus(lines, sentences)
-        if metric is None:
+        if judge is None:
             return Evaluated(score, lines)
-        return Evaluated(score, lines, float(np.mean([gains_of(metric, one)[0] for one in best])))
+        return Evaluated(score, lines, judge.score(judge.judged(KBestLists.of(best))))
     found = lists_of(decoder, sentences.sources, snapshot, 1)
     assert found.statistics is not None and found.entry is not None
     bleu = bleu_of_statistics(found.statistics.sum(axis=0, dtype=np.int64))

@@ -19,6 +19,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.samplers import PairSampler, pair_rows, shuffled_gains
 from torchtune_smt.tuners.base import Report, Tuner
@@ -175,7 +176,7 @@ class GroupingTuner(Tuner):
     def score(self) -> Score:
         """Return the score of dev, which tuning on it has told if that is BLEU; else decode it."""
         best, collector = self.dev.progress.best, self._batch.collector
-        if best is None or not collector.is_bleu:
+        if best is None or collector.measure != BLEU:
             return collector.score()
         return Score(best.score, best.score)
 
