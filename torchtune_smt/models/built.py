@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -204,14 +204,22 @@ class BuiltModel(Checked, ModelSource):
             return "it has no cross-fitted language models yet"
         return None
 
-    @abstractmethod
     def _extract(
         self,
         sources: Sequence[Sequence[str]],
         targets: Sequence[Sequence[str]],
         alignments: Sequence[Alignment],
     ) -> ExtractedGrammar:
-        """Return the grammar of an aligned bitext."""
+        """Return the grammar of an aligned bitext, extracted with the options of the same names."""
+        # Imported only by those who build.
+        from torchtune_smt.grammar.extraction import extract_grammar, extract_phrases
+
+        extract: Callable[..., ExtractedGrammar] = extract_grammar
+        if self.phrases:
+            extract = extract_phrases
+        taken = inspect.signature(extract).parameters
+        options = {name: value for name, value in vars(self).items() if name in taken}
+        return extract(sources, targets, alignments, **options)
 
     def _settings(self) -> dict[str, Any]:
         """Return what a model is built with, wherever it lies."""
@@ -357,26 +365,6 @@ class BitextModel(BuiltModel):
         del settings["rule_counts"]
         return settings
 
-    def _extract(
-        self,
-        sources: Sequence[Sequence[str]],
-        targets: Sequence[Sequence[str]],
-        alignments: Sequence[Alignment],
-    ) -> ExtractedGrammar:
-        # Imported only by those who build.
-        from torchtune_smt.grammar.extraction import extract_grammar
-
-        return extract_grammar(
-            sources,
-            targets,
-            alignments,
-            max_phrase_length=self.max_phrase_length,
-            max_symbols=self.max_symbols,
-            unaligned_edges=self.unaligned_edges,
-            counts=self.counts,
-            table_limit=self.table_limit,
-        )
-
 
 @dataclass(frozen=True)
 class PhraseModel(BuiltModel):
@@ -395,21 +383,3 @@ class PhraseModel(BuiltModel):
     def __post_init__(self) -> None:
         super().__post_init__()
         ReorderingType.parse(self.reordering).check_target()
-
-    def _extract(
-        self,
-        sources: Sequence[Sequence[str]],
-        targets: Sequence[Sequence[str]],
-        alignments: Sequence[Alignment],
-    ) -> ExtractedGrammar:
-        # Imported only by those who build.
-        from torchtune_smt.grammar.extraction import extract_phrases
-
-        return extract_phrases(
-            sources,
-            targets,
-            alignments,
-            max_phrase_length=self.max_phrase_length,
-            reordering=self.reordering,
-            table_limit=self.table_limit,
-        )
