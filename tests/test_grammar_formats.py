@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from torchtune_smt.core.archive import cache_path
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId
 from torchtune_smt.grammar import FileGrammar, extract_grammar, read_grammar, write_grammar
 from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.grammar.reordering import ReorderingType
+from torchtune_smt.grammar.store import COPY
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model
 
@@ -131,6 +134,59 @@ def test_duplicates_are_dropped_counted_and_reported(tmp_path, caplog):
     assert rules(grammar)["a", "x"] == {"F": 1.0}
     assert (len(grammar), grammar.n_duplicates) == (3, 1)
     assert "1 rules occur again" in caplog.text
+
+
+def test_a_grammar_is_read_from_its_copy_as_from_its_text(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    path = write(tmp_path, CDEC + CDEC.splitlines()[2] + "\n")
+    copy = cache_path(path)
+
+    def read(**options):
+        grammar = read_grammar(path, cache=True, **options)
+        held = {"limit": grammar.table_limit, "places": grammar.feature_places}
+        for name, value in vars(read_grammar(path, **options)).items():
+            found = getattr(grammar, name)
+            if isinstance(value, np.ndarray):
+                assert (found.dtype, found.shape) == (value.dtype, value.shape)
+                assert found.tobytes() == value.tobytes()
+            elif isinstance(value, Vocabulary):
+                assert found.names(range(len(found))) == value.names(range(len(value)))
+            elif name == "trie":
+                assert all(map(np.array_equal, found, value))
+            else:
+                assert found == value
+        return held
+
+    read(may_write=False)
+    assert not copy.exists()
+    read()
+    whole = copy.read_bytes()
+    caplog.clear()
+    first, again = read(), read(table_limit=1)
+    assert first["places"]["New"] == (path, 4)
+    assert (again["limit"], copy.read_bytes()) == (1, whole)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4
+    assert all("1 rules occur again" in message for message in said)
+    # Damaged, of another text, or read in another format: it is made anew.
+    copy.write_bytes(whole[:-9])
+    read()
+    assert copy.read_bytes() == whole
+    copy.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    read()
+    assert copy.read_bytes() == whole
+    read(rank_by="Lex")
+    assert copy.read_bytes() == whole
+    read(format="joshua")
+    assert copy.read_bytes() != whole
+    write(tmp_path, CDEC.replace("house", "hut"))
+    read()
+    # It is used: what it says of values is taken.
+    stored = COPY.read(copy)
+    stored.arrays["dense"][0] += 1
+    COPY.write(copy, stored.content, stored.arrays)
+    changed = read_grammar(path, cache=True).dense - read_grammar(path).dense
+    assert changed[0].all() and not changed[1:].any()
 
 
 def test_gaps_of_cdec_without_numbers(tmp_path):

@@ -9,10 +9,10 @@ from forging import write_forged
 from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
-from torchtune_smt.core.archive import file_checksum
+from torchtune_smt.core.archive import cache_path, file_checksum
 from torchtune_smt.lm import NgramModel, estimate, write_arpa
 from torchtune_smt.lm import tables as copies
-from torchtune_smt.lm.tables import cache_path, read_cache
+from torchtune_smt.lm.tables import read_cache
 
 _TEXT = """the dog sees the cat
 a bird sleeps

@@ -12,12 +12,20 @@ from forging import write_forged
 from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
+from torchtune_smt.core.archive import cache_path, file_checksum
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId, RuleShape
-from torchtune_smt.grammar import ExtractedGrammar, load_grammar, save_grammar, store
+from torchtune_smt.grammar import (
+    ExtractedGrammar,
+    load_grammar,
+    read_grammar,
+    save_grammar,
+    store,
+    write_grammar,
+)
 from torchtune_smt.grammar.extracted_grammar import ExtractedPhrases
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models import BitextModel, Model, load_model
@@ -50,7 +58,6 @@ def build(folder: Path, source: type[BuiltModel] = BitextModel) -> None:
 
 def translations(model: Model) -> list[object]:
     """Return what a decoder makes of a model; it reads all kinds of its arrays."""
-    assert isinstance(model.grammar, ExtractedGrammar)
     kind = PhraseDecoder if isinstance(model.grammar, ExtractedPhrases) else HieroDecoder
     decoder = kind(model, templates=[RuleId(), RuleShape()], k=5, pop_limit=5, threads=1)
     weights = Weights(decoder.dense_names)
@@ -127,7 +134,27 @@ def _forged(folder: Path) -> Check:
     return check
 
 
+def _forged_copy(folder: Path) -> Check:
+    build(folder / "model")
+    model = load_model(folder / "model")
+    path = folder / "rules"
+    write_grammar(path, model.grammar)
+    read_grammar(path, cache=True)
+    whole, key = store.COPY.read(cache_path(path)), {"format": None, "source": file_checksum(path)}
+
+    def check(case: int) -> Verdict:
+        write_forged(cache_path(path), store.COPY, whole, drawer("grammar-copy-forged", case))
+        taken = store.read_copy(path, key)
+        if taken is None:
+            return "refused"
+        translations(replace(model, grammar=taken))
+        return "taken"
+
+    return check
+
+
 TARGETS = {
+    "grammar-copy-forged": Target(_forged_copy),
     "model-folder": Target(partial(_damaged, "model-folder", BitextModel)),
     "phrase-model-folder": Target(partial(_damaged, "phrase-model-folder", PhraseModel), 100),
     "grammar": Target(_damaged_grammar),

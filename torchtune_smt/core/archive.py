@@ -20,11 +20,11 @@ import mmap
 import os
 import struct
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, NoReturn
+from typing import IO, Any, Final, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import xxhash
@@ -52,6 +52,7 @@ _TYPES: Final = frozenset("|b1 |i1 |u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8".split())
 _NO_ARRAYS: Final[Mapping[str, NDArray[Any]]] = {}
 
 AnyPath = str | os.PathLike[str]
+T = TypeVar("T")
 
 
 @contextmanager
@@ -264,6 +265,39 @@ class Archive:
             self._refuse(path, "is damaged, or of another run")
         return result
 
+    def write_copy(
+        self,
+        source: AnyPath,
+        key: Mapping[str, Any],
+        content: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Write what was made of a file beside it (`cache_path`), with what it was made from.
+
+        Where it cannot be written (a folder that is read-only, a full disk) it is made each time.
+        """
+        with suppress(InputError):
+            self.write(cache_path(source), {"key": dict(key), **content}, arrays)
+
+    def read_copy(
+        self, source: AnyPath, key: Mapping[str, Any], make: Callable[[Stored], T]
+    ) -> T | None:
+        """Return what `make` makes of what `write_copy` wrote with an equal key.
+
+        Returns None where there is no copy, or it has another key or version, or is damaged: it, or
+        `make`, raises ValueError. Its arrays are private views of the file: processes share them.
+        """
+        try:
+            with well_formed():
+                stored = self.read(cache_path(source))
+                if stored.content["key"] != key:
+                    return None
+                made = make(stored)
+        except ValueError:
+            return None
+        stored.accept()
+        return made
+
     def is_at(self, path: AnyPath) -> bool:
         """Return whether a file says that it is of this kind, damaged or not."""
         try:
@@ -385,6 +419,12 @@ class Archive:
 
     def _cut_off(self, path: AnyPath) -> NoReturn:
         raise _CutOffError(f"is damaged: it ends too early; {self.cure}", path=path)
+
+
+def cache_path(source: AnyPath) -> Path:
+    """Return where the binary copy of a text file lies: beside it."""
+    source = Path(source)
+    return source.with_name(source.name + ".cache")
 
 
 def checksum(data: Any) -> str:

@@ -11,19 +11,21 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from torchtune_smt.core.accepts import one_of
+from torchtune_smt.core.accepts import integer, one_of
+from torchtune_smt.core.archive import checksum, file_checksum
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.text import finite_number, split_fields, split_words
 from torchtune_smt.core.text_kernels import count_lines
-from torchtune_smt.core.textio import atomic_writer, check_utf8, read_text
+from torchtune_smt.core.textio import atomic_writer, check_utf8, read_packed, read_text
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import formats_kernels as kernels
 from torchtune_smt.grammar.base import RULE_COUNT, UNIQUE_RULE, Grammar
-from torchtune_smt.grammar.file_grammar import FileGrammar, PhraseTable, Side, no_count
+from torchtune_smt.grammar.file_grammar import NO_LIMIT, FileGrammar, PhraseTable, Side, no_count
 from torchtune_smt.grammar.formats_kernels import Table
 from torchtune_smt.grammar.reordering import ReorderingType, reordering_names
+from torchtune_smt.grammar.store import read_copy, write_copy
 
 Format = Literal["cdec", "joshua", "moses"]
 
@@ -113,6 +115,8 @@ def read_grammar(
     *,
     table_limit: int | None = None,
     rank_by: str | None = None,
+    cache: bool = False,
+    may_write: bool = True,
 ) -> FileGrammar:
     """Read a rule table, plain or ``.gz``.
 
@@ -133,15 +137,28 @@ def read_grammar(
     format ("cdec", "joshua", "moses"): told from the first line by default, where what looks like
         cdec's is taken for cdec's.
     table_limit, rank_by: see `FileGrammar`.
+    cache: without `rank_by`, read the binary copy ``<path>.cache`` if it belongs to this content,
+        else write one (not if the folder is read-only), unless `may_write` is not set.
     """
     path = Path(path)
-    data = read_text(path)
-    check_utf8(data, path)
-    if not data:
-        raise InputError("the grammar is empty", path=path)
     one_of(*get_args(Format)).or_null().check("format", format)
-    format = _detect(data, path) if format is None else format
-    grammar = _build(data, format, path, table_limit, rank_by)
+    integer(1).or_null().check("table_limit", table_limit)
+    cache = cache and rank_by is None
+    key, grammar = {"format": format}, None
+    if cache:
+        grammar = read_copy(path, key | {"source": file_checksum(path)})
+    if grammar is None:
+        # A copy is of the very bytes that are parsed: the file may be replaced meanwhile.
+        packed = read_packed(path)
+        data = read_text(path, packed=packed)
+        check_utf8(data, path)
+        if not data:
+            raise InputError("the grammar is empty", path=path)
+        kind = _detect(data, path) if format is None else format
+        grammar = _build(data, kind, path, rank_by)
+        if cache and may_write:
+            write_copy(path, key | {"source": checksum(packed)}, grammar)
+    grammar.table_limit = NO_LIMIT if table_limit is None else table_limit
     _warn(path, grammar, "rules")
     return grammar
 
@@ -331,9 +348,7 @@ def _checked_probabilities(value: Float64, value_begin: Int64, path: Path) -> Fl
 # Rules
 
 
-def _build(
-    data: bytearray, format: Format, path: Path, table_limit: int | None, rank_by: str | None
-) -> FileGrammar:
+def _build(data: bytearray, format: Format, path: Path, rank_by: str | None) -> FileGrammar:
     text, layout = np.frombuffer(data, np.uint8), _LAYOUTS[format]
     table, n_names, _ = _parse(text, layout, path)
     begin = table.value_begin
@@ -365,7 +380,6 @@ def _build(
             target,
             dense_names,
             dense,
-            table_limit=table_limit,
             rank_by=rank_by,
             feature_places=places,
         )

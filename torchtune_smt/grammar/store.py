@@ -1,25 +1,31 @@
-"""Extracted grammars on disk: one file, which is mapped into memory."""
+"""Grammars on disk as arrays, in one file, which is mapped into memory.
+
+Extracted ones, and copies of grammars that were read from text.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.archive import Archive
+from torchtune_smt.core.archive import Archive, Stored, whole
 from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.offsets import are_offsets
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels as kernels
+from torchtune_smt.grammar.base import Trie
 from torchtune_smt.grammar.extracted_grammar import (
     ExtractedGrammar,
     ExtractedPhrases,
     count_sentences,
 )
 from torchtune_smt.grammar.extraction_kernels import LINK
+from torchtune_smt.grammar.file_grammar import NO_LIMIT, FileGrammar
 from torchtune_smt.grammar.reordering import ReorderingType
 
 ARCHIVE: Final = Archive("grammar", 2, REBUILD)
@@ -99,6 +105,60 @@ def load_grammar(
     return ExtractedGrammar(source_words, target_words, arrays | own, table_limit=limit)
 
 
+COPY: Final = Archive("copy of a grammar", 1, "it is read again")
+_OF_RULES: Final = (
+    "node_source source_begin source_symbols rule_source source_rule_begin target_begin "
+    "target_symbols given dense"
+).split()
+
+
+def write_copy(path: Path, key: Mapping[str, Any], grammar: FileGrammar) -> None:
+    """Write the binary copy of a grammar that was read from text; see `Archive.write_copy`."""
+    arrays = {name: getattr(grammar, name) for name in _OF_RULES}
+    arrays |= {f"trie_{name}": array for name, array in grammar.trie._asdict().items()}
+    for name in _WORDS:
+        arrays |= getattr(grammar, name).to_arrays(f"{name}_")
+    lines = {name: line for name, (_, line) in grammar.feature_places.items()}
+    said = {"names": grammar.dense_names, "lines": lines, "again": grammar.n_duplicates}
+    COPY.write_copy(path, key, said, arrays)
+
+
+def read_copy(path: Path, key: Mapping[str, Any]) -> FileGrammar | None:
+    """Return the grammar of the binary copy of a text, None where it is not of use.
+
+    See `Archive.read_copy`. The grammar has no table limit, and its rules the order of the text.
+    """
+
+    def made(copy: Stored) -> FileGrammar:
+        grammar = FileGrammar.__new__(FileGrammar)
+        for name in _WORDS:
+            setattr(grammar, name, Vocabulary.from_arrays(copy.arrays, f"{name}_"))
+        arrays = {name: a for name, a in copy.arrays.items() if not name.startswith(_WORDS)}
+        names, lines, again = (copy.content[name] for name in ("names", "lines", "again"))
+        texts, numbers = [*names, *lines], [again, *lines.values()]
+        if not all(type(text) is str for text in texts):
+            raise ValueError
+        for number in numbers:
+            whole(number, 0)
+        if not copy.trusted:
+            rules = arrays["rule_source"].size
+            more: dict[str, Limits] = {
+                "given": ("i8", (rules,), (0, rules + again)),
+                "dense": ("f8", (rules, len(names)), None),
+            }
+            words = len(grammar.source_words), len(grammar.target_words)
+            check_rules(arrays, "source_rule_begin", *words, more)
+        for name in _OF_RULES:
+            setattr(grammar, name, arrays[name])
+        grammar.trie = Trie(*(arrays[f"trie_{name}"] for name in Trie._fields))
+        grammar.dense_names, grammar.n_duplicates = names, again
+        grammar.feature_places = {name: (path, line) for name, line in lines.items()}
+        grammar.table_limit = NO_LIMIT
+        return grammar
+
+    return COPY.read_copy(path, key, made)
+
+
 def _equal(array: NDArray[Any], expected: NDArray[Any]) -> bool:
     return array.dtype == expected.dtype and np.array_equal(array, expected)
 
@@ -166,21 +226,11 @@ def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int
     One pass finds every offset and id that leads out of an array, and every rule whose sides do
     not belong together. Counts are not added up.
     """
-    nodes, rules = arrays["trie_symbol"].size, arrays["rule_source"].size
+    rules = arrays["rule_source"].size
     sources, targets = arrays["counts_source_low"].size, arrays["counts_target_low"].size
     entries, sentences = arrays["lexicon_target"].size, arrays["own_begin"].size - 1
     own_rules, own_links = arrays["own_rule"].size, arrays["own_link"].shape[0]
-    # Each array's type and shape, and what it ends with if it has offsets, or the range of its ids.
-    known: dict[str, tuple[str, tuple[int, ...], Any]] = {
-        "trie_symbol": ("i4", (nodes,), (-1, source_words)),
-        "trie_child_begin": ("i4", (nodes + 1,), None),
-        "node_source": ("i4", (nodes,), (-1, sources)),
-        "source_begin": ("i8", (sources + 1,), arrays["source_symbols"].size),
-        "source_symbols": ("i4", (arrays["source_symbols"].size,), (-1, source_words)),
-        "rule_source": ("i4", (rules,), None),
-        "target_begin": ("i8", (rules + 1,), arrays["target_symbols"].size),
-        "target_symbols": ("i4", (arrays["target_symbols"].size,), (-2, target_words)),
-        "counts_rule_begin": ("i8", (sources + 1,), rules),
+    more: dict[str, Limits] = {
         "counts_rule_target": ("i4", (rules,), (0, targets)),
         "counts_rule_low": ("i8", (rules,), None),
         "counts_rule_count": ("f8", (rules,), None),
@@ -199,6 +249,38 @@ def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int
         "own_low": ("i8", (own_rules,), None),
         "own_link_begin": ("i8", (sentences + 1,), own_links),
         "own_link": ("i4", (own_links, 2), (0, (source_words + 1, target_words + 1))),
+    }
+    check_rules(arrays, "counts_rule_begin", source_words, target_words, more)
+
+
+# An array's type and shape, and what it ends with if it has offsets, or the range of its ids.
+Limits = tuple[str, tuple[int, ...], Any]
+
+
+def check_rules(
+    arrays: Mapping[str, NDArray[Any]],
+    rule_begin: str,
+    source_words: int,
+    target_words: int,
+    more: Mapping[str, Limits],
+) -> None:
+    """Raise ValueError or KeyError unless arrays are those of a `Grammar`, and `more`.
+
+    `rule_begin` is the one that says where the rules of a source side begin.
+    """
+    nodes, rules = arrays["trie_symbol"].size, arrays["rule_source"].size
+    sources = arrays["source_begin"].size - 1
+    known: dict[str, Limits] = {
+        "trie_symbol": ("i4", (nodes,), (-1, source_words)),
+        "trie_child_begin": ("i4", (nodes + 1,), None),
+        "node_source": ("i4", (nodes,), (-1, sources)),
+        "source_begin": ("i8", (sources + 1,), arrays["source_symbols"].size),
+        "source_symbols": ("i4", (arrays["source_symbols"].size,), (-1, source_words)),
+        "rule_source": ("i4", (rules,), None),
+        "target_begin": ("i8", (rules + 1,), arrays["target_symbols"].size),
+        "target_symbols": ("i4", (arrays["target_symbols"].size,), (-2, target_words)),
+        rule_begin: ("i8", (sources + 1,), rules),
+        **more,
     }
     if arrays.keys() != known.keys():
         raise ValueError
@@ -224,7 +306,7 @@ def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int
         arrays["source_begin"],
         arrays["source_symbols"],
     ) or not kernels.are_rules(
-        arrays["counts_rule_begin"],
+        arrays[rule_begin],
         arrays["rule_source"],
         arrays["source_begin"],
         arrays["source_symbols"],

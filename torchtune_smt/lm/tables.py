@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core.archive import ALIGNMENT, Archive
+from torchtune_smt.core.archive import ALIGNMENT, Archive, Stored
 from torchtune_smt.core.arrays import Float32, Records
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import kernels
 from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
@@ -151,28 +149,16 @@ ARCHIVE: Final = Archive("copy of a language model", 3, "it is built again")
 _WORDS: Final = "words."
 
 
-def cache_path(source: str | PathLike[str]) -> Path:
-    """Return where the binary copy of an ARPA file lies."""
-    source = Path(source)
-    return source.with_name(source.name + ".cache")
-
-
 def write_cache(
     source: str | PathLike[str], checksum: str, order: int, words: Vocabulary, tables: LmTables
-) -> bool:
-    """Write the binary copy of the model that was read from `source`.
+) -> None:
+    """Write the binary copy of the model that was read from `source`; see `Archive.write_copy`.
 
-    Returns False where it cannot be written (a folder that is read-only, a full disk): the model is
-    then built from the ARPA each time, and nothing else changes. `checksum` is that of the bytes
-    that the model was made from: the file may be another one by now.
+    `checksum` is that of the bytes that the model was made from: the file may be another one by
+    now.
     """
     arrays = words.to_arrays(_WORDS) | tables._asdict()
-    content = {"source": checksum, "order": order}
-    try:
-        ARCHIVE.write(cache_path(source), content, arrays)
-    except InputError:
-        return False
-    return True
+    ARCHIVE.write_copy(source, {"source": checksum}, {"order": order}, arrays)
 
 
 def read_cache(
@@ -180,19 +166,15 @@ def read_cache(
 ) -> tuple[int, Vocabulary, LmTables] | None:
     """Return (order, words, tables) of the binary copy of `source`, whose content has `checksum`.
 
-    Returns None where there is no copy, or it belongs to other content, to another version, or is
-    damaged. The arrays are private views of the file: processes share its memory.
+    Returns None where there is none that is of use; see `Archive.read_copy`.
     """
-    try:
-        copy = ARCHIVE.read(cache_path(source))
+
+    def made(copy: Stored) -> tuple[int, Vocabulary, LmTables]:
         order = copy.content["order"]
-        if copy.content["source"] != checksum:
-            return None
         tables = LmTables(**{name: copy.arrays[name] for name in LmTables._fields})
         words = Vocabulary.from_arrays(copy.arrays, _WORDS)
         if not copy.trusted:
             check_tables(tables, order, words)
-        copy.accept()
-    except (ValueError, KeyError, TypeError):
-        return None
-    return order, words, tables
+        return order, words, tables
+
+    return ARCHIVE.read_copy(source, {"source": checksum}, made)

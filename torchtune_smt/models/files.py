@@ -49,7 +49,7 @@ class FileModel(Checked, ModelSource):
         self, bitext: Callable[[], Corpus], *, may_write: bool = True, **options: Any
     ) -> Model:
         """Read both files; see `ModelSource`."""
-        grammar = read_grammar(self.grammar, self.format)
+        grammar = read_grammar(self.grammar, self.format, cache=True, may_write=may_write)
         language_model = NgramModel.load(self.language_model, may_write=may_write)
         return Model(
             grammar,

@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from torchtune_smt.core.archive import Archive, file_checksum
+from torchtune_smt.core.archive import Archive, cache_path, file_checksum
 from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.leftovers import name_when_whole, remove, restored
 from torchtune_smt.core.textio import check_plain
@@ -34,7 +34,6 @@ from torchtune_smt.core.weights_io import Part, digest_of
 from torchtune_smt.grammar.store import load_grammar
 from torchtune_smt.lm.folds import load_folds
 from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.lm.tables import cache_path
 from torchtune_smt.models.base import Model
 
 ARCHIVE: Final = Archive("model", 2, REBUILD)

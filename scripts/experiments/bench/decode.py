@@ -3,8 +3,8 @@
     python scripts/experiments/bench/decode.py [--shared ../shared] [--threads 1] [--children 3]
 
 Every run is a process of its own, with cdec's grammar (gz), language model, weights and limits.
-It counts everything from the start of the interpreter on; kernels are compiled and the cache of
-the language model is written before, by a run that is not counted. The best of some runs is
+It counts everything from the start of the interpreter on; kernels are compiled and the copies of
+the model are written before, by a run that is not counted. The best of some runs is
 reported: user CPU time of the whole process, as its parent reads it when it is gone, and where it
 went. With `--threads` above 1, wall-clock time decides, and nothing is compared.
 
@@ -40,8 +40,9 @@ def user_seconds() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_utime
 
 
-def child(shared: Path, arpa: Path, pop_limit: int, k: int, threads: int) -> None:
-    """Decode the set; print figures and translations as JSON."""
+def child(shared: Path, folder: Path, pop_limit: int, k: int, threads: int) -> None:
+    """Decode the set; print figures and translations as JSON. The folder has the model."""
+    rules, arpa = folder / "grammar.gz", folder / "lm.arpa.gz"
     began = time.perf_counter()
     from torchtune_smt.core.snapshot import FrozenWeights
     from torchtune_smt.core.textio import read_lines
@@ -54,7 +55,7 @@ def child(shared: Path, arpa: Path, pop_limit: int, k: int, threads: int) -> Non
 
     stages = {"start": user_seconds()}
     cdec = shared / "oracles" / "cdec"
-    grammar = read_grammar(cdec / "grammar.dev.gz")
+    grammar = read_grammar(rules, cache=True)
     stages["grammar"] = user_seconds()
     model = NgramModel.load(arpa)
     stages["language model"] = user_seconds()
@@ -83,7 +84,7 @@ def child(shared: Path, arpa: Path, pop_limit: int, k: int, threads: int) -> Non
     json.dump(figures, sys.stdout)
 
 
-def run_child(arguments: argparse.Namespace, arpa: Path, pop_limit: int, k: int) -> dict:
+def run_child(arguments: argparse.Namespace, model: Path, pop_limit: int, k: int) -> dict:
     """Run a child when the machine is quiet; return its figures, CPU time as seen from here."""
     give_up = time.monotonic() + arguments.patience
     while os.getloadavg()[0] > (os.cpu_count() or 1) - 0.5 and time.monotonic() < give_up:
@@ -91,7 +92,7 @@ def run_child(arguments: argparse.Namespace, arpa: Path, pop_limit: int, k: int)
     load = os.getloadavg()[0]
     command = [sys.executable, __file__, "--shared", str(arguments.shared)]
     command += ["--threads", str(arguments.threads)]
-    command += ["--child", str(arpa), str(pop_limit), str(k)]
+    command += ["--child", str(model), str(pop_limit), str(k)]
     one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     text = subprocess.run(command, env=os.environ | one, check=True, stdout=subprocess.PIPE).stdout
@@ -136,7 +137,7 @@ def calibrate() -> dict[str, float]:
 
 def report(
     arguments: argparse.Namespace,
-    arpa: Path,
+    model: Path,
     references: list[list[str]],
     factors: dict[str, float],
 ) -> None:
@@ -144,7 +145,7 @@ def report(
     from torchtune_smt.metrics.corpus import corpus_bleu
 
     for pop_limit, k in SETTINGS:
-        runs = [run_child(arguments, arpa, pop_limit, k) for _ in range(arguments.children)]
+        runs = [run_child(arguments, model, pop_limit, k) for _ in range(arguments.children)]
         key = "user" if arguments.threads == 1 else "wall"
         best = min(runs, key=lambda figures: figures[key])
         sentences = len(best["best"])
@@ -192,19 +193,20 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.shared = arguments.shared.resolve()
     if arguments.child:
-        arpa, pop_limit, k = arguments.child
-        child(arguments.shared, Path(arpa), int(pop_limit), int(k), arguments.threads)
+        model, pop_limit, k = arguments.child
+        child(arguments.shared, Path(model), int(pop_limit), int(k), arguments.threads)
         return
     from torchtune_smt.core.textio import read_lines
 
     factors = calibrate()
     lines = read_lines(arguments.shared / "data" / "multi30k-de-en" / "dev.en")
     with tempfile.TemporaryDirectory() as folder:
-        # The cache of the language model lies beside it, where one can write.
-        arpa = Path(folder) / "lm.arpa.gz"
-        arpa.symlink_to(arguments.shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz")
-        run_child(arguments, arpa, 1, 1)
-        report(arguments, arpa, [[line] for line in lines], factors)
+        # The copies of both files lie beside them, where one can write.
+        model, oracles = Path(folder), arguments.shared / "oracles"
+        (model / "lm.arpa.gz").symlink_to(oracles / "lm" / "multi30k.en.5gram.arpa.gz")
+        (model / "grammar.gz").symlink_to(oracles / "cdec" / "grammar.dev.gz")
+        run_child(arguments, model, 1, 1)
+        report(arguments, model, [[line] for line in lines], factors)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+from torchtune_smt.core.archive import cache_path
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.lm import NgramModel, estimate, read_arpa, write_arpa
 from torchtune_smt.lm.kernels import score_sentences
-from torchtune_smt.lm.tables import cache_path
 
 LMPLZ_SECONDS = 0.4
 LMPLZ_CALIBRATION = (0.33, 0.50)
