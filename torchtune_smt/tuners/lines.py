@@ -1,0 +1,266 @@
+"""Exact search for a few weights on any metric with corpus statistics.
+
+Only the direction of the weights W matters for which hypotheses are the best ones. Along half a
+great circle, from one unit vector by way of a second one to the first one's opposite, the score of
+a corpus changes only where the best hypothesis of some list does. All these angles are found at
+once (Och 2003), and with them the score everywhere on it. Two features have two such halves, which
+hold all that there is; for more, fans of them are laid through the best points so far.
+
+Of equally good directions none is better on these lists, and on other ones those in the middle are:
+what is returned is the middle of a *plateau*, the connected directions with the best score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import places_of
+from torchtune_smt.kbest.lists_kernels import best
+from torchtune_smt.tuners import mert_kernels as kernels
+
+Score = Callable[[Float64], Float64]
+"""Takes sums of statistics [..., k] and returns scores [...], of which the larger is better."""
+
+# An angle (radians) as narrow as this is rounding's; scores that differ by less are equal.
+NARROW: Final = 1e-9
+EQUAL: Final = 1e-12
+# Points that fans are laid through at the same time, at least so many lines in each; and how many
+# more fans through the best point must find none that is better.
+BEAM: Final = 3
+SPOKES: Final = 16
+LAST: Final = 1
+# In which a point moves to the middle of its plateau.
+ROUNDS: Final = 3
+
+
+class Curve(NamedTuple):
+    """The score along a line of weights.
+
+    Attributes
+    ----------
+    bound : float64 [m + 1]
+        Where it changes, ascending; the ends of the line are the first and the last.
+    score : float64 [m]
+        Between them.
+    """
+
+    bound: Float64
+    score: Float64
+
+    def angles(self) -> Curve:
+        """Return the curve over angles, of which γ is the tangent, without what is narrow."""
+        bound = np.arctan(self.bound)
+        wide = np.diff(bound) > NARROW
+        return Curve(np.append(bound[:-1][wide], bound[-1]), self.score[wide])
+
+    def plateaus(self, most: float) -> Float64:
+        """Return the widest parts with such a score or a better one: float64 [parts, 2]."""
+        inside = np.concatenate([[False], self.score >= most - EQUAL * abs(most), [False]])
+        return self.bound[np.flatnonzero(inside[1:] != inside[:-1])].reshape(-1, 2)
+
+    def around(self, place: float, most: float) -> tuple[float, float]:
+        """Return of the parts with such a score the one that holds a place; if none, the place."""
+        for low, high in self.plateaus(most).tolist():
+            if low <= place <= high:
+                return low, high
+        return place, place
+
+    def middle(self, low: float, high: float) -> float:
+        """Return the middle of a part, but no place where the best hypothesis of a list changes.
+
+        There hypotheses tie, and the score may be any.
+        """
+        here = slice(*np.searchsorted(self.bound, (low, high)).tolist())
+        left, right = self.bound[here], self.bound[here.start + 1 : here.stop + 1]
+        edge = np.minimum((right - left) / 4, (high - low) / 100)
+        places = np.clip((low + high) / 2, left + edge, right - edge)
+        return float(places[np.abs(places - (low + high) / 2).argmin()])
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Lists of hypotheses as search needs them.
+
+    Attributes
+    ----------
+    begin : int64 [S + 1]
+        Hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``; no list is empty.
+    features : float64 [d, n]
+    statistics : int or float [n, k]
+    score : callable
+    """
+
+    begin: Int64
+    features: Float64
+    statistics: Float64
+    score: Score
+
+    @cached_property
+    def _room(self) -> tuple[Float64, Float64, Int64, Int64, Float64, Int32]:
+        """What `kernels.envelopes` works in."""
+        n, longest = self.features.shape[1], int(np.diff(self.begin).max(initial=0))
+        lists = self.begin.size - 1
+        return (
+            *(np.empty(n), np.empty(n), np.empty(longest, np.int64), np.empty(lists, np.int64)),
+            *(np.empty(n), np.empty((n, 2), np.int32)),
+        )
+
+    def some(self, lists: Int64) -> Self:
+        """Return some of the lists."""
+        begin, places = places_of(self.begin, lists)
+        return type(self)(
+            begin,
+            np.ascontiguousarray(self.features[:, places]),
+            self.statistics[places],
+            self.score,
+        )
+
+    def chosen(self, weights: Float64) -> Int64:
+        """Return the best hypothesis of each list (int64 [S]) under weights; the first of ties."""
+        scores, chosen = np.empty(self.features.shape[1]), np.empty(self.begin.size - 1, np.int64)
+        kernels.combine(self.features, weights, scores)
+        best(self.begin, scores, chosen)
+        return chosen
+
+    def at(self, weights: Float64) -> float:
+        """Return the score of the best hypotheses under weights (float64 [d])."""
+        return float(self.score(self.statistics[self.chosen(weights)].sum(axis=0)))
+
+    def along(self, point: Float64, direction: Float64) -> Curve:
+        """Return the score at ``point + γ direction`` for all γ."""
+        offset, slope, stack, first, gamma, change = self._room
+        kernels.combine(self.features, point, offset)
+        kernels.combine(self.features, direction, slope)
+        m = kernels.envelopes(self.begin, offset, slope, stack, first, gamma, change)
+        order = np.argsort(gamma[:m])
+        change = change[:m][order]
+        sums = np.empty((m + 1, self.statistics.shape[1]), np.float64)
+        sums[0] = self.statistics[first].sum(axis=0)
+        sums[1:] = self.statistics[change[:, 1]] - self.statistics[change[:, 0]]
+        np.cumsum(sums, axis=0, out=sums)
+        return Curve(np.concatenate([[-np.inf], gamma[:m][order], [np.inf]]), self.score(sums))
+
+
+class _Point(NamedTuple):
+    """A direction that was found: the middle of a plateau of some width (radians) on a circle."""
+
+    score: float
+    width: float
+    direction: Float64
+
+
+def _rank(point: _Point) -> tuple[float, float]:
+    """Return what makes a point better than others: its score, then the width of its plateau."""
+    return point.score, point.width
+
+
+def search(
+    candidates: Candidates, starts: Sequence[Float64], seed: Sequence[int] = (0,)
+) -> Float64:
+    """Return weights (float64 [d]) of the best score found, in the middle of their plateau.
+
+    Two features: the best there is. More: fans of half circles are laid through the best few
+    points, at first through `starts` (float64 [d] each), and new ones through whatever is better,
+    until none is. It is never worse than any of the starts. A feature that is the same throughout
+    each list keeps its weight of the first start; the others its l1 norm together, or that of 1.
+
+    Raises InputError: a feature is not finite, or as large as 1e150.
+    """
+    matrix = candidates.features.copy()
+    scale: Float64 = np.empty(len(matrix))
+    kernels.standardize(candidates.begin, matrix, scale)
+    if not np.isfinite(scale).all():
+        raise InputError("a feature of the lists is not finite, or as large as 1e150; check them")
+    active = scale > 0
+    result = starts[0].copy()
+    if not active.any():
+        return result
+    unit = Candidates(candidates.begin, matrix[active], candidates.statistics, candidates.score)
+    generator = np.random.default_rng(seed)
+    found = _climb(unit, [start[active] * scale[active] for start in starts], generator)
+    new = found / scale[active]
+    norm = float(np.abs(result[active]).sum()) or 1.0
+    result[active] = new * (norm / np.abs(new).sum())
+    # The last word is with the features as they are, not with what rounding made of them.
+    scores = [candidates.at(weights) for weights in (result, *starts)]
+    return (result, *starts)[int(np.argmax(scores))]
+
+
+def _climb(unit: Candidates, starts: Sequence[Float64], generator: np.random.Generator) -> Float64:
+    """Return the direction of the best score that is found, the middle of its plateau."""
+    d = len(unit.features)
+    begin = [start / np.linalg.norm(start) for start in starts if start.any()] or [np.eye(d)[0]]
+    known = [_Point(unit.at(point), 0.0, point) for point in begin]
+    if d == 1:
+        known += [_Point(unit.at(-point), 0.0, -point) for point in begin]
+        return max(known, key=_rank).direction
+    if d == 2:
+        known += _fan(unit, -known[0].direction, generator)
+        known += _fan(unit, known[0].direction, generator)
+        return max(known, key=_rank).direction
+    opened: set[bytes] = set()
+    idle = 0
+    while idle < LAST:
+        known = sorted(known, key=_rank, reverse=True)[:BEAM]
+        new = [one for one in known if one.direction.tobytes() not in opened] or known[:1]
+        found = []
+        for one in new:
+            opened.add(one.direction.tobytes())
+            found += [new for new in _fan(unit, one.direction, generator) if new.score > one.score]
+        idle = 0 if found or len(new) > 1 else idle + 1
+        known += found
+    return _middle(unit, max(known, key=_rank), generator).direction
+
+
+def _fan(unit: Candidates, point: Float64, generator: np.random.Generator) -> list[_Point]:
+    """Return the best of each of a fan of half circles through a point, in all directions."""
+    return [_best(unit, point, direction) for direction in _spokes(point, generator)]
+
+
+def _spokes(point: Float64, generator: np.random.Generator) -> Float64:
+    """Return unit vectors orthogonal to a point, in groups that are so to each other, too."""
+    d = point.size
+    groups = 1 if d == 2 else -(-SPOKES // (d - 1))
+    return np.concatenate(
+        [
+            np.linalg.qr(np.column_stack([point, generator.standard_normal((d, d - 1))]))[0].T[1:]
+            for _ in range(groups)
+        ]
+    )
+
+
+def _best(unit: Candidates, point: Float64, direction: Float64) -> _Point:
+    """Return the middle of the widest of the best plateaus on half a circle."""
+    curve = unit.along(point, direction).angles()
+    top = float(curve.score.max())
+    parts = curve.plateaus(top)
+    low, high = parts[np.diff(parts)[:, 0].argmax()].tolist()
+    return _Point(top, high - low, _turned(point, direction, curve.middle(low, high)))
+
+
+def _turned(point: Float64, direction: Float64, angle: float) -> Float64:
+    """Return the unit vector at an angle from a point on the way to one orthogonal to it."""
+    turned = np.cos(angle) * point + np.sin(angle) * direction
+    return turned / np.linalg.norm(turned)
+
+
+def _middle(unit: Candidates, point: _Point, generator: np.random.Generator) -> _Point:
+    """Return a point in the middle of its plateau, along lines in all directions in turn."""
+    for _ in range(ROUNDS):
+        for direction in _spokes(point.direction, generator)[: point.direction.size - 1]:
+            # Not quite orthogonal any more once the point has moved in this round.
+            across = direction - (direction @ point.direction) * point.direction
+            across /= np.linalg.norm(across)
+            curve = unit.along(point.direction, across).angles()
+            low, high = curve.around(0.0, point.score)
+            if low < high:
+                middle = _turned(point.direction, across, curve.middle(low, high))
+                point = _Point(point.score, high - low, middle)
+    return point
