@@ -37,7 +37,8 @@ def sorted_by(begin: Int64, features: Float64, score: Float64) -> tuple[Float64,
     found, *_ = np.linalg.lstsq(rows[:, :-1], rows[:, -1])
     left = ((rows[:, -1] - rows[:, :-1] @ found) ** 2).mean()
     factor = np.where(scale[:-1] > 0, scale[-1] / np.where(scale[:-1] > 0, scale[:-1], 1), 0)
-    return found * factor, float(1 - left) if scale[-1] > 0 else 0.0
+    weights: Float64 = np.asarray(found * factor, np.float64)
+    return weights, float(1 - left) if scale[-1] > 0 else 0.0
 
 
 def combination(names: Sequence[str], weights: Float64) -> str:

@@ -247,8 +247,8 @@ def _best(unit: Candidates, point: Float64, direction: Float64) -> _Point:
 
 def _turned(point: Float64, direction: Float64, angle: float) -> Float64:
     """Return the unit vector at an angle from a point on the way to one orthogonal to it."""
-    turned = np.cos(angle) * point + np.sin(angle) * direction
-    return turned / np.linalg.norm(turned)
+    turned: Float64 = np.cos(angle) * point + np.sin(angle) * direction
+    return turned / float(np.linalg.norm(turned))
 
 
 def _middle(unit: Candidates, point: _Point, generator: np.random.Generator) -> _Point:
