@@ -16,12 +16,11 @@ from unittest.mock import Mock
 import numba
 import numpy as np
 import pytest
-from numba.core.dispatcher import Dispatcher
 
 from torchtune_smt.cli.errors import error_line
 from torchtune_smt.core import machine_code
 from torchtune_smt.core.archive import well_formed
-from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.compiled import Compiled, inner, kernel
 from torchtune_smt.core.errors import KernelError
 from torchtune_smt.core.machine_code import KEPT, MachineCode, kernel_sources, sources_of
 from torchtune_smt.core.random_kernels import mix
@@ -75,7 +74,7 @@ def test_what_keeps_code_from_being_loaded_is_no_fault_of_the_input(
         return x + 1
 
     one = decorate(callee)
-    vars(one)["_cache"] = Mock(load_overload=load_overload)
+    vars(one.dispatcher)["_cache"] = Mock(load_overload=load_overload)
     two = decorate(lambda x: one(x))
     for function in (one, two):
         # Readers of files take the kinds above for damage to what they read.
@@ -101,9 +100,9 @@ def test_all_compiled_functions_are_in_the_files_that_are_hashed() -> None:
     found = set()
     for info in pkgutil.walk_packages([str(PACKAGE)], "torchtune_smt."):
         for value in vars(importlib.import_module(info.name)).values():
-            if isinstance(value, Dispatcher):
+            if isinstance(value, Compiled):
                 found.add(value.py_func.__code__.co_filename)
-                assert isinstance(vars(value)["_cache"], MachineCode), value
+                assert isinstance(vars(value.dispatcher)["_cache"], MachineCode), value
     assert found
     assert found <= sources
 

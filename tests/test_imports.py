@@ -116,7 +116,8 @@ def test_translate(repository: Path, tmp_path: Path) -> None:
 def test_only_what_needs_tensors_imports_torch(repository: Path) -> None:
     """Lists can be read, scored, sampled and decoded without it."""
     rooms = ("core", "kbest", "samplers", "metrics", "lm", "grammar", "decoders", "data")
-    tensors = {f"core/{name}.py" for name in ("scoring", "state", "weights")}
+    tensors = {f"core/{name}.py" for name in ("scoring", "segments", "state", "weights")}
+    tensors.add("kbest/tensors.py")
     package = repository / "torchtune_smt"
     paths = [path.relative_to(package) for room in rooms for path in (package / room).glob("*.py")]
     names = [".".join(path.with_suffix("").parts) for path in paths if str(path) not in tensors]
@@ -195,6 +196,15 @@ def test_the_house(repository: Path) -> None:
         for other in graph[name] & inside:
             here, there = (ROOMS.index(one.split(".")[1]) for one in (name, other))
             assert there <= here, f"{name} imports {other}"
+
+
+def test_a_library_in_the_library(repository: Path) -> None:
+    """What any PyTorch program may import brings torch and numpy, and no more of weight."""
+    script = "import sys; from torchtune_smt import lists, losses, optim, prox; print(*sys.modules)"
+    found = subprocess.check_output([sys.executable, "-c", script], cwd=repository, text=True)
+    loaded = {name.partition(".")[0] for name in found.split()}
+    assert {"torch", "numpy"} <= loaded
+    assert not loaded & {"numba", "scipy", "hydra", "sacrebleu"}
 
 
 def test_everything_that_the_package_offers_is_there() -> None:

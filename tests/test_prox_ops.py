@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from torchtune_smt import prox
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
-from torchtune_smt.regularizers.ops import prox_elastic_net, prox_oscar
+from torchtune_smt.regularizers.ops import prox_elastic_net, prox_group, prox_oscar
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 REGULARIZERS = [L1(0.3), L2(0.4), ElasticNet(0.2, 0.7), NoRegularizer()]
@@ -32,6 +33,9 @@ def test_opcheck_with_gradients(device, dtype):
         for step in (torch.tensor(0.3, dtype=torch.float64), weights(2, device, dtype).abs()):
             for own in (step.detach(), step.detach().requires_grad_()):
                 torch.library.opcheck(prox_elastic_net, (w, own, lambda1, lambda2))
+    rows = w.detach().view(4, 2).requires_grad_()
+    for step in (torch.tensor(0.3, device=device), weights(2, device, dtype)[:4, None].abs()):
+        torch.library.opcheck(prox_group, (rows, step.detach().requires_grad_(), 0.7))
 
 
 @pytest.mark.parametrize("regularizer", [*REGULARIZERS, *OSCARS], ids=repr)
@@ -112,3 +116,61 @@ def test_ops_refuse_strengths(bad, place):
 def test_oscar_has_no_gradient_of_its_step():
     with pytest.raises(ValueError, match="detach the step"):
         Oscar().prox(torch.ones(2), torch.tensor(0.5, requires_grad=True))
+
+
+FUNCTIONS = {
+    "l1": lambda w, step: prox.prox_l1(w, step, 0.7),
+    "l2": lambda w, step: prox.prox_l2(w, step, 0.7),
+    "elastic": lambda w, step: prox.prox_elastic_net(w, step, 0.3, 0.7),
+    "group": lambda w, step: prox.prox_group(w.unflatten(-1, (4, 2)), step, 0.7).flatten(-2),
+    "oscar": lambda w, step: prox.prox_oscar(w, 0.8, 0.02, 0.1) + 0 * step,
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_under_vmap_are_those_of_each(function, device):
+    batch = torch.stack([weights(seed, device).detach() for seed in range(5)]).requires_grad_()
+    steps = torch.linspace(0, 2, 5, dtype=torch.float64, device=device)
+    along = torch.linspace(-1, 2, 8, dtype=torch.float64, device=device)
+    for step, dim in ((steps, 0), (steps[2], None)):
+        each = step if dim == 0 else step.expand(5)
+        expected = torch.stack([function(w, s) for w, s in zip(batch, each, strict=True)])
+        (slope,) = torch.autograd.grad((expected @ along).sum(), batch)
+        for found in (
+            torch.vmap(function, (0, dim))(batch, step),
+            torch.vmap(function, (1, dim), 1)(batch.T, step).T,
+        ):
+            torch.testing.assert_close(found, expected)
+            assert torch.allclose(torch.autograd.grad((found @ along).sum(), batch)[0], slope)
+
+
+def test_group_shortens_rows():
+    generator = torch.Generator().manual_seed(4)
+    w = torch.randn((6, 3), dtype=torch.float64, generator=generator)
+    w[2] = 0
+    step = torch.tensor([0.5, 9, 1, 0, 1, 0.1], dtype=torch.float64)[:, None]
+    result = prox.prox_group(w, step, 0.8)
+    for row, one, less in zip(w, result, 0.8 * step, strict=True):
+        length = row.norm()
+        expected = row * max(0.0, 1 - less / length) if length else row
+        torch.testing.assert_close(one, expected)
+    assert not result[1].any() and torch.equal(result[3], w[3])
+    smooth = [0, 1, 4, 5]
+    pair = (w[smooth].requires_grad_(), step[smooth].requires_grad_())
+    assert torch.autograd.gradcheck(lambda w, s: prox.prox_group(w, s, 0.8), pair)
+    # Neither the smallest nor the largest numbers are lost in squares.
+    for size in (1e-200, 1e200):
+        torch.testing.assert_close(
+            prox.prox_group(w * size, 0.1 * size) / size, prox.prox_group(w, 0.1)
+        )
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_refuse_what_is_no_weight_or_step(function):
+    w = torch.arange(8.0)
+    with pytest.raises(ValueError, match="not finite"):
+        function(w.index_fill(0, torch.tensor([3]), torch.nan), 0.5)
+    if function is not FUNCTIONS["oscar"]:
+        with pytest.raises(ValueError, match="step"):
+            function(w, -0.5)

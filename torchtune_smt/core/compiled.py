@@ -1,17 +1,16 @@
-"""Decorators of compiled functions."""
+"""Decorators of compiled functions, and what they make of a function.
+
+numba is imported when the first of them is called, or looked into: an import of kernels costs no
+more than that of their source.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial, update_wrapper
 from typing import Any, TypeVar, cast
 
-from numba import njit
-from numba.core.dispatcher import Dispatcher
-from numba.core.errors import NumbaError
-
 from torchtune_smt.core.errors import KernelError
-from torchtune_smt.core.machine_code import MachineCode
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -52,22 +51,63 @@ def inlined(function: Function) -> Function:
     return _compile(function, _nrt=False, forceinline=True)
 
 
+class Compiled:
+    """A function that is compiled when it is first called.
+
+    To numba, and to whoever asks for its attributes, it is what numba makes of it.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self._function, self._options = function, options
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What numba makes of it; with NUMBA_DISABLE_JIT, the function itself."""
+        from numba import njit
+        from numba.core.dispatcher import Dispatcher
+
+        from torchtune_smt.core.machine_code import MachineCode
+
+        compiled = njit(nogil=True, **self._options)(self._function)
+        if isinstance(compiled, Dispatcher):
+            vars(compiled)["compile"] = partial(_compiled, compiled)
+            if self._function.__module__.startswith("torchtune_smt."):
+                vars(compiled)["_cache"] = MachineCode(self._function)
+            else:
+                compiled.enable_caching()
+        # From now on a call is that of the dispatcher, without a detour through Python.
+        own: Any = type(self)
+        own.__call__ = staticmethod(compiled)
+        return compiled
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Compile, and call."""
+        return self.dispatcher(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dispatcher, name)
+
+    def __reduce__(self) -> Any:
+        """Pickle what numba makes of it, which knows how; so does numba, with code of callers."""
+        return _same, (self.dispatcher,)
+
+
+def _same(dispatcher: Any) -> Any:
+    return dispatcher
+
+
 def _compile(function: Function, **options: Any) -> Function:
-    compiled = njit(nogil=True, **options)(function)
-    # With NUMBA_DISABLE_JIT it is the function itself.
-    if isinstance(compiled, Dispatcher):
-        vars(compiled)["compile"] = partial(_compiled, compiled)
-        if function.__module__.startswith("torchtune_smt."):
-            vars(compiled)["_cache"] = MachineCode(function)
-        else:
-            compiled.enable_caching()
-    return cast(Function, compiled)
+    # Each has a class of its own, for its own way of being called.
+    return cast(Function, type("Compiled", (Compiled,), {})(function, options))
 
 
-def _compiled(dispatcher: Dispatcher, signature: Any) -> Any:
+def _compiled(dispatcher: Any, signature: Any) -> Any:
     """Load or make the code for a signature: where it is first called, no error is the input's."""
+    from numba.core.errors import NumbaError
+
     try:
-        return Dispatcher.compile(dispatcher, signature)
+        return type(dispatcher).compile(dispatcher, signature)
     except (KernelError, MemoryError, NumbaError):
         raise
     except Exception as error:

@@ -51,13 +51,36 @@ def score_numbered(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> T
 
 def _scores(feature: Tensor, rows: Rows, weight: Tensor, drop_noise: bool) -> Tensor:
     """Return the scores of rows whose ids are places in `feature`."""
-    scores: Tensor = _SparseScores.apply(  # type: ignore[no-untyped-call]
+    return sparse_scores(
         weight,
         feature.to(weight.device),
         torch.from_numpy(rows.begin).to(weight.device),
         torch.from_numpy(rows.feature.astype(np.int64)).to(weight.device),
         torch.from_numpy(rows.value).to(weight.device, weight.dtype),
         drop_noise,
+    )
+
+
+def sparse_scores(
+    weight: Tensor,
+    feature: Tensor,
+    row_begin: Tensor,
+    column: Tensor,
+    value: Tensor,
+    drop_noise: bool,
+) -> Tensor:
+    """Return W·H as `score_rows` does, of rows that are tensors where the weights are.
+
+    Parameters
+    ----------
+    feature : int64 tensor [u]
+        Ids of the features that occur, ascending.
+    row_begin, column : int64 tensors [rows + 1], [non-zeros]
+        Row i has the features ``feature[column[row_begin[i]:row_begin[i + 1]]]``.
+    value : tensor [non-zeros], of the weights' dtype
+    """
+    scores: Tensor = _SparseScores.apply(  # type: ignore[no-untyped-call]
+        weight, feature, row_begin, column, value, drop_noise
     )
     return scores
 

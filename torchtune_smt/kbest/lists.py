@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import lists_kernels as kernels
 from torchtune_smt.kbest.measure import BLEU, Measure
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchtune_smt.kbest.tensors import ListTensors
 
 
 @dataclass(frozen=True)
@@ -517,6 +522,18 @@ class KBestLists(Hypotheses):
         out = np.empty(len(self), np.int64)
         kernels.best(self.begin, self.rows.dot(weights), out)
         return out
+
+    def to_torch(
+        self, device: torch.device | str = "cpu", *, pairs: Int64 | None = None
+    ) -> ListTensors:
+        """Return the lists as tensors on a device, which share no memory with them.
+
+        `pairs` (int64 [p, 2]) are numbers of hypotheses to be compared, counted through all lists;
+        see `torchtune_smt.samplers.list_pairs`.
+        """
+        from torchtune_smt.kbest.tensors import ListTensors
+
+        return ListTensors.of(self, pairs).to(device)
 
     def without_copies(self) -> KBestLists:
         """Return the lists without hypotheses that repeat an earlier one of the list.

@@ -9,6 +9,7 @@ from torchtune_smt.losses.base import (
     is_listwise,
     reduce,
 )
+from torchtune_smt.losses.lists import loss_of_lists
 from torchtune_smt.losses.listwise import ExpectedGain, HopeFear, Ramp, Softmax
 from torchtune_smt.losses.pairwise import Hinge, Logistic, Perceptron
 
@@ -26,5 +27,6 @@ __all__ = [
     "Softmax",
     "check_loss",
     "is_listwise",
+    "loss_of_lists",
     "reduce",
 ]

@@ -109,14 +109,15 @@ def check_loss(loss: Loss) -> None:
         )
 
 
-def check_losses(losses: Tensor, loss: Loss, count: int) -> Tensor:
-    """Return what a loss, perhaps of a user's class, has given for so many pairs or lists.
+def check_losses(losses: Tensor, loss: Loss, given: Tensor) -> Tensor:
+    """Return what a loss, perhaps of a user's class, has made of margins, or of scores of lists.
 
     Raises InputError: it is not one number for each, or autograd does not know how it depends on
     them.
     """
+    count = len(given)
     if isinstance(losses, Tensor) and losses.shape == (count,) and not losses.is_sparse:
-        if count and not losses.requires_grad:
+        if count and given.requires_grad and not losses.requires_grad:
             raise InputError(
                 f"the loss {type(loss).__name__} returned numbers that autograd knows no gradient "
                 "of: compute them from what it is given, with functions of torch alone, without "

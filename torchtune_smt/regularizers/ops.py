@@ -92,6 +92,96 @@ def _elastic_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 prox_elastic_net.register_autograd(_elastic_backward, setup_context=_keep_elastic)
 
 
+@prox_elastic_net.register_vmap
+def _(
+    info: Any, dims: Any, weights: Tensor, step: Tensor, lambda1: float, lambda2: float
+) -> tuple[Tensor, int]:
+    weights, step = _in_front(info.batch_size, dims, weights, step)
+    return prox_elastic_net(weights, step, lambda1, lambda2), 0
+
+
+def _in_front(size: int, dims: Any, weights: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights, and a step that they are broadcast with, whose first dimension is vmap's."""
+    of_weights, of_step = dims[:2]
+    if of_weights is None:
+        weights = weights.expand(size, *weights.shape)
+    else:
+        weights = weights.movedim(of_weights, 0)
+    if of_step is not None:
+        step = step.movedim(of_step, 0)
+        step = step.view(size, *[1] * (weights.dim() - step.dim()), *step.shape[1:])
+    return weights, step
+
+
+@torch.library.custom_op("torchtune_smt::prox_group", mutates_args=())
+def prox_group(weights: Tensor, step: Tensor, strength: float) -> Tensor:
+    """Return argmin_V ½‖V - W‖² + step · strength Σ_r ‖v_r‖₂ over the rows of W: shorter rows.
+
+    Yuan and Lin (2006), with one factor for all groups.
+
+    Parameters
+    ----------
+    weights : float tensor [..., n]
+        Its rows are along the last dimension: a vector is one group.
+    step : float tensor
+        A scalar (on any device), or [..., 1].
+    strength : float
+
+    Raises ValueError: a weight is not finite, or a step or the strength is not or is negative.
+    """
+    check_weights(weights)
+    check_step(step)
+    STRENGTH.check("strength", strength)
+    return (weights * _kept(_lengths(weights), step * strength)).to(weights.dtype)
+
+
+def _lengths(weights: Tensor) -> Tensor:
+    """Return the lengths of rows; none overflows, nor is 0 where a weight is not."""
+    largest = weights.abs().amax(-1, keepdim=True) if weights.shape[-1] else weights.sum(-1, True)
+    scale = torch.where(largest > 0, largest, 1)
+    length: Tensor = torch.linalg.vector_norm(weights / scale, dim=-1, keepdim=True)
+    return length * scale
+
+
+def _kept(length: Tensor, less: Tensor) -> Tensor:
+    """Return which part of its length each row keeps; a row without length is as it is."""
+    return torch.where(length > 0, (length - less).clamp_min(0) / length, 0)
+
+
+@prox_group.register_fake
+def _(weights: Tensor, step: Tensor, strength: float) -> Tensor:
+    return torch.empty_like(weights)
+
+
+def _keep_group(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    weights, step, ctx.strength = inputs
+    ctx.save_for_backward(weights, step)
+
+
+def _group_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Across a row a gradient keeps the row's part, along the row all; a dead row has none."""
+    weights, step = ctx.saved_tensors
+    length, less = _lengths(weights), step * ctx.strength
+    alive = (length > less) | (less == 0)
+    unit = torch.where(length > 0, weights / length, 0.0)
+    along = (gradient * unit).sum(-1, keepdim=True)
+    part = torch.where(length > 0, _kept(length, less), 1)
+    of_weights = torch.where(alive, part * gradient + (1 - part) * along * unit, 0.0)
+    of_step = None
+    if ctx.needs_input_grad[1]:
+        of_step = torch.where(alive, -along * ctx.strength, 0.0).sum_to_size(step.shape).to(step)
+    return of_weights.to(gradient), of_step, None
+
+
+prox_group.register_autograd(_group_backward, setup_context=_keep_group)
+
+
+@prox_group.register_vmap
+def _(info: Any, dims: Any, weights: Tensor, step: Tensor, strength: float) -> tuple[Tensor, int]:
+    weights, step = _in_front(info.batch_size, dims, weights, step)
+    return prox_group(weights, step, strength), 0
+
+
 @torch.library.custom_op("torchtune_smt::prox_oscar", mutates_args=())
 def prox_oscar(
     weights: Tensor, lambda1: float, lambda2: float, dimension: int, blocks: bool
@@ -187,9 +277,19 @@ def _oscar_backward(
 prox_oscar.register_autograd(_oscar_backward, setup_context=_keep_oscar)
 
 
+@prox_oscar.register_vmap
+def _(info: Any, dims: Any, weights: Tensor, *options: Any) -> tuple[Any, tuple[int, int]]:
+    each = [prox_oscar(vector, *options) for vector in weights.unbind(dims[0])]
+    results, blocks = zip(*each, strict=True)
+    return (torch.stack(results), torch.stack(blocks)), (0, 0)
+
+
 def elastic_prox(weights: Tensor, step: Tensor | float, lambda1: float, lambda2: float) -> Tensor:
     """Return `prox_elastic_net` with a step that may be a number."""
-    if not isinstance(step, Tensor):
-        step = torch.tensor(step, dtype=torch.float64)
-    result: Tensor = prox_elastic_net(weights, step, lambda1, lambda2)
+    result: Tensor = prox_elastic_net(weights, as_step(step), lambda1, lambda2)
     return result
+
+
+def as_step(step: Tensor | float) -> Tensor:
+    """Return a step, which may be a number, as a tensor."""
+    return step if isinstance(step, Tensor) else torch.tensor(step, dtype=torch.float64)

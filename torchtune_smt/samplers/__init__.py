@@ -1,6 +1,6 @@
 """Samplers of pairs of hypotheses to be ranked, within one sentence's k-best list."""
 
-from torchtune_smt.samplers.base import PairSampler, pair_rows, shuffled_gains
+from torchtune_smt.samplers.base import PairSampler, list_pairs, pair_rows, shuffled_gains
 from torchtune_smt.samplers.pro import ProSampler
 from torchtune_smt.samplers.ranked import AllPairs, Multipartite
 
@@ -9,6 +9,7 @@ __all__ = [
     "Multipartite",
     "PairSampler",
     "ProSampler",
+    "list_pairs",
     "pair_rows",
     "shuffled_gains",
 ]

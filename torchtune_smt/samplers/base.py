@@ -13,7 +13,7 @@ from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.sequences_kernels import number_equal
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.samplers import kernels
 
 
@@ -59,6 +59,22 @@ def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]
             f"there is no room for all pairs (there was for those of {done:,} k-best lists): lower "
             "sampler.pairs or tuner.sentences"
         ) from None
+
+
+def list_pairs(lists: KBestLists, sampler: PairSampler, seed: Sequence[int]) -> Int64:
+    """Return the pairs of all lists (int64 [p, 2]), whose hypotheses are numbered throughout.
+
+    Parameters
+    ----------
+    lists : KBestLists
+        With gains.
+    sampler : PairSampler
+    seed : sequence of int
+        The pairs of a list are drawn with ``(*seed, its index)``.
+    """
+    begins = lists.begin.tolist()
+    pairs = [sampled_pairs(sampler, lists[s], seed) + begins[s] for s in range(len(lists))]
+    return np.concatenate([np.empty((0, 2), np.int64), *pairs])
 
 
 def sampled_pairs(sampler: PairSampler, kbest: KBest, seed: Sequence[int]) -> Int64:

@@ -7,9 +7,8 @@ to the last bit; whoever owns the weights applies it (`torchtune_smt.tuners.lear
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
@@ -31,8 +30,8 @@ from torchtune_smt.losses.base import (
     is_listwise,
     reduce,
 )
-from torchtune_smt.samplers import PairSampler
-from torchtune_smt.samplers.base import sampled_pairs
+from torchtune_smt.losses.lists import listwise_losses
+from torchtune_smt.samplers import PairSampler, list_pairs
 
 
 @dataclass(frozen=True)
@@ -112,11 +111,7 @@ def sampled_rows(lists: KBestLists, sampler: PairSampler | None, seed: Sequence[
     """Return H(better) - H(worse) of the pairs that a sampler, which must be there, chooses."""
     if sampler is None:
         raise ValueError("a pairwise loss needs a sampler of pairs")
-    pairs = [
-        sampled_pairs(sampler, kbest, seed) + begin
-        for kbest, begin in zip(lists, lists.begin.tolist(), strict=False)
-    ]
-    return lists.rows.differences(np.concatenate([np.empty((0, 2), np.int64), *pairs]))
+    return lists.rows.differences(list_pairs(lists, sampler, seed))
 
 
 class NoPairsError(InputError):
@@ -158,7 +153,7 @@ def pair_gradient(
     # A caller may be somebody who needs no gradients.
     with torch.inference_mode(False), torch.enable_grad():
         margins = score_numbered(numbered, weight)
-        losses = check_losses(loss(margins), loss, margins.numel())
+        losses = check_losses(loss(margins), loss, margins)
         return _backward(weight, losses, loss, (feature, features, snapshot.version))
 
 
@@ -178,10 +173,10 @@ def _list_gradient(
     weight = _read(snapshot, lists.features, feature, device)
     with torch.inference_mode(False), torch.enable_grad():
         scores = score_numbered(numbered, weight, drop_noise=True)
-        parts = _by_length(scores, _finite_gains(lists), sizes)
-        losses = [check_losses(loss(*part), loss, len(part[0])) for part in parts]
-        together = torch.cat(losses) if losses else scores
-        return _backward(weight, together, loss, (feature, lists.features, snapshot.version))
+        gains = torch.from_numpy(_finite_gains(lists)).to(scores)
+        begin = torch.from_numpy(lists.begin).to(scores.device)
+        losses = listwise_losses(loss, scores, gains, begin)
+        return _backward(weight, losses, loss, (feature, lists.features, snapshot.version))
 
 
 def _finite_gains(lists: KBestLists) -> Float64:
@@ -190,22 +185,6 @@ def _finite_gains(lists: KBestLists) -> Float64:
     if gain is not None and np.isfinite(gain).all():
         return gain
     return np.concatenate([np.empty(0), *(kbest.finite_gains() for kbest in lists)])
-
-
-def _by_length(scores: Tensor, gains: Float64, sizes: Int64) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the scores and gains of lists of equal length as matrices; lengths ascend."""
-    begin = 0
-    for length, equal in groupby(sizes.tolist()):
-        count = sum(1 for _ in equal)
-        end = begin + length * count
-        some_scores = scores[begin:end].view(count, length)
-        # As differences to the best score. Where its probability is next to 1, the derivative of
-        # its own score is lost in rounding; now it is minus the sum of the others.
-        best = some_scores.detach().argmax(1, keepdim=True)
-        some_gains = torch.from_numpy(gains[begin:end]).view(count, length)
-        # A copy: a loss may work in it, and others go on to read the gains of the lists.
-        yield some_scores - some_scores.gather(1, best), some_gains.to(scores, copy=True)
-        begin = end
 
 
 def _read(
