@@ -15,6 +15,10 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.lists import KBestLists
 
@@ -85,6 +89,72 @@ EXAMPLES: dict[str, tuple[dict[str, str], Plain]] = {
             ("u0", [("c", {"lm": 1, "ctc": -1}, -3)]),
         ],
     ),
+    "kaldi": (
+        {
+            "n/words_text": "u1-1 a b\nu1-2 b\nu-x-1 \n",
+            "n/lm_cost": "u1-1 3\nu1-2 4.5\nu-x-1 0\n",
+            "n/ac_cost": "u1-1 -30\nu1-2 -20\nu-x-1 1e1\n",
+        },
+        [
+            (
+                "u1",
+                [
+                    ("a b", {"acoustic": 30, "lm": -3}, None),
+                    ("b", {"acoustic": 20, "lm": -4.5}, None),
+                ],
+            ),
+            ("u-x", [("", {"acoustic": -10}, None)]),
+        ],
+    ),
+    "sockeye": (
+        {
+            "list": '{"scores": [[0.5], [1]], "sentence_id": 1, "translation": "a b", '
+            '"translations": ["a b", ""]}\n'
+            '{"score": 2.5, "sentence_id": 2, "translation": "c"}\n'
+        },
+        [
+            ("0", [("a b", {"score": -0.5}, -0.5), ("", {"score": -1}, -1)]),
+            ("1", [("c", {"score": -2.5}, -2.5)]),
+        ],
+    ),
+    "fairseq": (
+        {
+            "list": "2026-01-01 | INFO | loaded\nS-1\tx\nT-1\ty\nH-1\t-0.5\tc@@ d\nD-1\t-0.5\tcd\n"
+            "P-1\t-1 -2\nH-1\t-1\t\nP-1\t-1\nS-0\tz\nH-0\t-2\ta b\nGenerate test: BLEU4 = 1\n"
+        },
+        [
+            ("0", [("a b", {"score": -2 * math.log(2)}, -2 * math.log(2))]),
+            (
+                "1",
+                [
+                    ("cd", {"score": -math.log(2) / 2}, -math.log(2) / 2),
+                    ("", {"score": -math.log(2)}, -math.log(2)),
+                ],
+            ),
+        ],
+    ),
+    "ctranslate2": (
+        {"list": "-0.5 ||| a b\n-1 ||| \n-0.25 ||| c\n-3 ||| d\n"},
+        [
+            ("0", [("a b", {"score": -0.5}, -0.5), ("", {"score": -1}, -1)]),
+            ("1", [("c", {"score": -0.25}, -0.25), ("d", {"score": -3}, -3)]),
+        ],
+    ),
+    "nemo": (
+        {"list": "a b\t-0.5\n\t-1\nc\t-0.25\nd\t-3\n"},
+        [
+            ("0", [("a b", {"score": -0.5}, -0.5), ("", {"score": -1}, -1)]),
+            ("1", [("c", {"score": -0.25}, -0.25), ("d", {"score": -3}, -3)]),
+        ],
+    ),
+    "hypo2trans": (
+        {"list": '[{"input": ["a b", ""], "output": "a"},\n{"input": ["c"], "output": "d"}]'},
+        [("0", [("a b", {}, None), ("", {}, None)]), ("1", [("c", {}, None)])],
+    ),
+    "lines": (
+        {"list": "a b\n\nc\nd\n"},
+        [("0", [("a b", {}, None), ("", {}, None)]), ("1", [("c", {}, None), ("d", {}, None)])],
+    ),
 }
 
 
@@ -92,8 +162,17 @@ EXAMPLES: dict[str, tuple[dict[str, str], Plain]] = {
 def test_a_form_is_recognised_and_read(form: str, tmp_path: Path) -> None:
     files, expected = EXAMPLES[form]
     path = put(tmp_path, files)
-    for named in (None, form):
-        assert plain(read_lists(path, named).lists) == expected
+    sizes = 2 if form in ("ctranslate2", "nemo", "lines") else None
+    for named in (None, form) if form != "lines" else (form,):
+        assert plain(read_lists(path, named, sizes=sizes).lists) == expected
+    if sizes:
+        with pytest.raises(InputError, match="sizes=NUMBER"):
+            read_lists(path, form)
+        with pytest.raises(InputError, match="no multiple of sizes=3"):
+            read_lists(path, form, sizes=3)
+        put(tmp_path, {"numbers": "3\n0\n1\n"})
+        read = read_lists(path, form, sizes=tmp_path / "numbers")
+        assert [len(kbest) for kbest in read.lists] == [3, 1] and read.empty == {1}
 
 
 def test_real_lists_of_espnet(shared: Path, tmp_path: Path) -> None:
@@ -196,6 +275,16 @@ DAMAGES = {
         "espnet", "out/output.1/1best_recog/score", "tensor(-2.", "tensor(-inf", 2, "floor",
     ),
     "id missing": ("espnet", "out/output.1/1best_recog/score", "u1 tensor(-1.5)\n", "", 1, "'u1'"),
+    "sentence twice": ("json", "list", '"u0"', '"u2"', 2, "twice"),
+    "references": ("json", "list", '["c"]', '"c"', 3, "references"),
+    "kaldi's other keys": ("kaldi", "n/lm_cost", "u1-2 4.5\n", "", 2, "u1-2"),
+    "kaldi's inf": ("kaldi", "n/ac_cost", "-20", "inf", 2, "floor"),
+    "kaldi's keys": ("kaldi", "n/words_text", "u1-1", "u1", 1, "'u1'"),
+    "sockeye from 0": ("sockeye", "list", '"sentence_id": 1', '"sentence_id": 0', 1, "from 1"),
+    "another number": ("sockeye", "list", '[[0.5], [1]]', "[[1]]", 1, "1 scores"),
+    "fairseq's -inf": ("fairseq", "list", "H-1\t-1", "H-1\t-inf", 7, "floor"),
+    "fairseq's blanks": ("fairseq", "list", "H-0\t-2\ta", "H-0\t-2 a", 10, "tabs"),
+    "array cut off": ("hypo2trans", "list", '"d"}]', '"d"}', 2, "cut off"),
     "id twice": ("espnet", "out/output.1/1best_recog/text", "u2 \n", "u2 \nu1 x\n", 3, "twice"),
 }  # fmt: skip
 
@@ -215,7 +304,7 @@ def test_a_skipped_hypothesis_leaves_its_sentence(tmp_path: Path) -> None:
     path = put(tmp_path, {"list": JSON.replace('"tensor(2)"', '"tensor(nan)"')})
     stored = read_lists(path, on_error="skip")
     assert [id for id, _ in plain(stored.lists)] == ["u2"] and stored.n_sentences == 3
-    assert stored.skipped == {"hypotheses with a fault": 1, "sentences without a list": 2}
+    assert stored.skipped == {"hypotheses with a fault": 1, "sentences without a list": 1}
 
 
 def test_a_missing_feature_is_filled_and_the_score_is_one(tmp_path: Path) -> None:
@@ -227,3 +316,109 @@ def test_a_missing_feature_is_filled_and_the_score_is_one(tmp_path: Path) -> Non
     only = [{"id": "u", "hypotheses": [{"text": "a", "score": -1}]}]
     path = put(tmp_path, {"c": "\n".join(map(json.dumps, only))})
     assert plain(read_lists(path).lists) == [("u", [("a", {"score": -1}, -1)])]
+
+
+JOINED = """\
+{"id": "u1", "hypotheses": [{"text": "a", "features": {"lm": 2}}, {"text": "b", "features": {}}]}
+{"id": "u2", "hypotheses": [{"text": "c", "features": {"lm": 0}}, \
+{"text": "d", "features": {"lm": 5}}]}
+"""
+FILLED = JOINED.replace("{}", '{"lm": 3}')
+KEYED = "rank\tid\tcomet\n1\tu2\t7\n2\tu2\t4\n1\tu1\t0.5\n2\tu1\t0\n"
+
+
+@pytest.mark.parametrize(
+    ("column", "missing"),
+    [
+        ("0.5\n0\n7\n4\n", None),
+        ("x\tcomet\n1\t0.5\n2\t0\n3\t7\n4\t4\n", None),
+        (KEYED, None),
+        ("0.5\nnan\n7\n4\n", 0),
+        (KEYED.replace("2\tu1\t0\n", ""), 0),
+        (KEYED.replace("2\tu1\t0", "2\tu1\t"), 0),
+    ],
+)
+def test_columns_join(column: str, missing: float | None, tmp_path: Path) -> None:
+    put(tmp_path, {"list": FILLED, "faulty": JOINED, "column": column})
+    options: dict = {"columns": {"comet": tmp_path / "column"}, "scale": {"lm": -1}}
+    stored = read_lists(tmp_path / "list", missing=missing, **options)
+    rows = {text: row for _, one in plain(stored.lists) for text, row, _ in one}
+    assert stored.dense_names == ["lm", "comet"] and rows == {
+        "a": {"lm": -2, "comet": 0.5},
+        "b": {"lm": -3},
+        "c": {"comet": 7},
+        "d": {"lm": -5, "comet": 4},
+    }
+    # A line stays that of its hypothesis where another one is left out; a rank does not.
+    if missing is None and "rank" not in column:
+        skipped = read_lists(tmp_path / "faulty", on_error="skip", **options)
+        rows.pop("b")
+        assert {t: row for _, one in plain(skipped.lists) for t, row, _ in one} == rows
+    elif missing is None:
+        with pytest.raises(InputError, match="some were left out"):
+            read_lists(tmp_path / "faulty", on_error="skip", **options)
+
+
+@pytest.mark.parametrize(
+    ("column", "line", "word"),
+    [
+        ("1\n2\n3\n", None, "3 values, and the lists have 4"),
+        ("1\nnan\n3\n4\n", 2, "missing=VALUE"),
+        ("1\n2 3\n3\n4\n", 2, "no finite number"),
+        ("comet\tx\n1\n", 2, "1 fields, and 2"),
+        ("comt\n1\n", 1, "did you mean comt"),
+        ("", None, "empty"),
+        (KEYED.replace("2\tu2\t4\n", ""), None, "hypothesis 2 of 'u2'"),
+        (KEYED.replace("u2", "u3"), 2, "another set"),
+        (KEYED.replace("2\tu2", "3\tu2"), 3, "no hypothesis 3"),
+        (KEYED.replace("2\tu1", "1\tu1"), 5, "those of line 4"),
+        (KEYED.replace("2\tu1", "0\tu1"), 5, "no rank"),
+    ],
+)
+def test_a_damaged_column(column: str, line: int | None, word: str, tmp_path: Path) -> None:
+    put(tmp_path, {"list": FILLED, "column": column})
+    with pytest.raises(InputError, match=word) as error:
+        read_lists(tmp_path / "list", columns={"comet": tmp_path / "column"})
+    assert (error.value.path, error.value.line) == (tmp_path / "column", line)
+    for options, word in (
+        ({"scale": {"ml": 2}}, "no feature 'ml'"),
+        ({"columns": {"lm": tmp_path / "column"}}, "already|empty"),
+    ):
+        with pytest.raises(InputError, match=word):
+            read_lists(tmp_path / "list", **options)
+
+
+def test_lists_with_references_need_no_corpus(tmp_path: Path) -> None:
+    record = {"id": "u1", "references": ["b  c", "b"], "hypotheses": []}
+    hypotheses = [{"text": text, "score": -i} for i, text in enumerate(["a", "b"])]
+    records = [record, {**record, "id": "u0", "hypotheses": hypotheses}]
+    path = put(tmp_path, {"list": "\n".join(map(json.dumps, records))})
+    decoder = KBestFiles(dev=path, scale={"score": -1}, report=lambda _: None)
+    sentences = decoder.sentences("dev", lambda: None)
+    assert sentences is not None and sentences.references == [[["b", "c"], ["b"]]]
+    assert sentences.lacking == {0} and decoder.dense_names == ["score"]
+    (best,) = decoder.decode(decoder.sources("dev"), FrozenWeights.of({"score": 1.0}))
+    assert best.text(0) == "b"
+    corpus = Corpus([["x"]], [[["y"]]], [1])
+    with pytest.raises(InputError, match="lists of 'u0' and others"):
+        decoder.sentences("dev", lambda: corpus)
+    path.write_text(path.read_text().replace('"references"', '"refs"'))
+    with pytest.raises(InputError, match="data.dev is null"):
+        KBestFiles(dev=path, report=lambda _: None).sentences("dev", lambda: None)
+    for arguments, word in (
+        ({"columns": {"dv": {}}}, "has 'dv'"),
+        ({"columns": {"dev": {"x": path}}, "dev": [path, path]}, "one file"),
+    ):
+        with pytest.raises(InputError, match=word):
+            KBestFiles(**arguments)
+
+
+def test_weights_are_shown() -> None:
+    values = {"b": 0.5, "a": -2.0, "c": 0.0}
+    weights = Weights()
+    weights.set(list(values), list(values.values()))
+    for shown in (weights, weights.frozen(), FrozenWeights.of(values)):
+        assert shown.to_dict() == values and list(shown.items()) == list(values.items())
+        assert repr(shown) == f"{type(shown).__name__}(a=-2, b=0.5, c=0)"
+    many = FrozenWeights.of({str(i): 1 / 3 for i in range(5000)})
+    assert repr(many).endswith("9=0.333333, 4,990 more)")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.core.vocabulary import FeatureMap, Vocabulary
+
+# Weights that a repr has, the largest ones.
+_SHOWN: Final = 10
 
 
 class Snapshot(Protocol):
@@ -48,7 +51,33 @@ class NamedWeights(Snapshot, Protocol):
         ...
 
 
-class FrozenWeights:
+class ByName:
+    """Weights as names and values, for people."""
+
+    features: Vocabulary
+
+    def numbers(self) -> Float64:
+        """Return the weights (float64), of the first so many features."""
+        raise NotImplementedError
+
+    def items(self) -> Iterator[tuple[str, float]]:
+        """Yield name and weight of each feature, those of 0, too."""
+        values = self.numbers().tolist()
+        return zip(self.features.names(range(len(values))), values, strict=True)
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the weights by name."""
+        return dict(self.items())
+
+    def __repr__(self) -> str:
+        values = self.numbers()
+        largest = np.argsort(-np.abs(values), kind="stable")[:_SHOWN].tolist()
+        shown = [f"{self.features[id]}={values[id]:.6g}" for id in largest]
+        more = [f"{values.size - len(shown):,} more"] if values.size > len(shown) else []
+        return f"{type(self).__name__}({', '.join([*shown, *more])})"
+
+
+class FrozenWeights(ByName):
     """Weights that stay as they are; they can be pickled and sent elsewhere.
 
     features: may get more names, whose weights are 0.
@@ -76,6 +105,10 @@ class FrozenWeights:
 
     def __len__(self) -> int:
         return self.values.size
+
+    def numbers(self) -> Float64:
+        """Return the weights (float64), of the first so many features."""
+        return self.values
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what can be found again."""

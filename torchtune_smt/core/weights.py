@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from torchtune_smt.core.arrays import Float64, Int64, Integers
-from torchtune_smt.core.snapshot import FrozenWeights, chosen_or_zero
+from torchtune_smt.core.snapshot import ByName, FrozenWeights, chosen_or_zero
 from torchtune_smt.core.vocabulary import FeatureMap, Vocabulary
 
 
-class Weights:
+class Weights(ByName):
     """The weights, one a feature, as a parameter that grows with the feature vocabulary.
 
     They are a `Snapshot` of themselves, as they lie there: where an optimizer puts updates off,
@@ -128,8 +128,12 @@ class Weights:
 
     def frozen(self) -> FrozenWeights:
         """Return a copy of the weights as they are, which can be sent elsewhere."""
+        return FrozenWeights(self.features.copy(), self.numbers(), self.version, self.n_dense)
+
+    def numbers(self) -> Float64:
+        """Return a copy of the weights (float64), of the first so many features."""
         values: Float64 = self.parameter.detach().to("cpu", torch.float64, copy=True).numpy()
-        return FrozenWeights(self.features.copy(), values, self.version, self.n_dense)
+        return values
 
     def set(self, names: Sequence[str], values: Sequence[float] | Float64) -> None:
         """Set weights by name; names that are new become sparse features."""

@@ -20,14 +20,17 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows_kernels import mark_features
 from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.core.text import split_words
 from torchtune_smt.core.vocabulary import FeatureMap, Vocabulary
 from torchtune_smt.core.weights_io import Origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.features.templates import templates_of
-from torchtune_smt.kbest.formats import Format, OnError, read_lists
+from torchtune_smt.kbest.formats import OnError
+from torchtune_smt.kbest.forms import FORM_NAMES, read_lists
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
+from torchtune_smt.kbest.readers import Sizes
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
 from torchtune_smt.kbest.stored_lists import StoredLists, merged, names_in
 
@@ -110,7 +113,9 @@ class KBestFiles(Decoder):
     """Stored k-best lists as a decoder: they are scored and sorted anew with each weights.
 
     k: how many of the best hypotheses of a list are given; all by default.
-    format ("moses", "cdec"): of n-best lists; told from the first line by default.
+    format: of the lists, one of `FORM_NAMES`; told from the content by default.
+    score, sizes, scale: see `forms.read_lists`.
+    columns: files of more features for each set, by the names of the features; see `with_columns`.
     dense: names of the dense features, where the format's own distinction does not hold; see
         `read_lists`.
     missing: the value of a dense feature that a line lacks; by default that is a fault.
@@ -131,7 +136,7 @@ class KBestFiles(Decoder):
 
     accepts = accepting(
         k=integer(1).or_null(),
-        format=one_of(*get_args(Format)).or_null(),
+        format=one_of(*FORM_NAMES).or_null(),
         missing=FINITE.or_null(),
         on_error=one_of(*get_args(OnError)),
     )
@@ -146,9 +151,13 @@ class KBestFiles(Decoder):
         self,
         *,
         k: int | None = None,
-        format: Format | None = None,
+        format: str | None = None,
         dense: Sequence[str] | None = None,
         missing: float | None = None,
+        score: bool | None = None,
+        sizes: Sizes = None,
+        scale: Mapping[str, float] | None = None,
+        columns: Mapping[str, Mapping[str, AnyPath]] | None = None,
         features: str | Sequence[str] = "all",
         on_error: OnError = "error",
         unique: bool = True,
@@ -167,6 +176,10 @@ class KBestFiles(Decoder):
         self.format = format
         self.dense = _paths(dense)
         self.missing = missing
+        self.reading: dict[str, Any] = {"score": score, "sizes": sizes, "scale": scale}
+        self.columns = {} if columns is None else columns
+        if strange := [name for name in self.columns if name not in SETS]:
+            raise InputError(f"decoder.columns has {strange[0]!r}, and sets are {', '.join(SETS)}")
         self.keep = None if features == "all" else _paths(features)
         self.on_error: OnError = on_error
         self.unique = unique
@@ -218,10 +231,16 @@ class KBestFiles(Decoder):
         _check_numbers(lists, scores)
         options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error, "shard": True}
         options |= {"features": self._read_features, "missing": self.missing}
-        parts = []
+        parts, ids = [], Vocabulary()
+        columns = self.columns.get(name)
+        if columns and len(lists) > 1:
+            raise InputError(f"decoder.columns.{name} needs one file of lists, not {len(lists)}")
         for number, path in enumerate(lists):
             if scores is None:
-                part = read_lists(path, self.format, words=self.words, **options)
+                part = read_lists(
+                    path, self.format, words=self.words, ids=ids, columns=columns, **options,
+                    **self.reading,
+                )  # fmt: skip
             else:
                 part = read_tuning_files(path, scores[number], **options)
             part = self._with_names_from_before(part)
@@ -297,9 +316,22 @@ class KBestFiles(Decoder):
         if lists.statistics is not None:
             gaps = frozenset(range(self.sets[name].n_sentences)).difference(numbers)
             return Sentences(list(sources), [[] for _ in sources], lacking=gaps)
-        corpus = read()
+        corpus, own = read(), self.sets[name].references
+        if corpus is None and (bare := [n for n in numbers if n not in own]):
+            raise InputError(
+                f"data.{name} is null: the lists of {name} need references; name them"
+                + (f" (sentence {bare[0]} has none in the lists)" if own else "")
+            )
         if corpus is None:
-            raise InputError(f"data.{name} is null: the lists of {name} need references; name them")
+            words = [[split_words(text) for text in own[number]] for number in numbers]
+            gaps = frozenset(range(self.sets[name].n_sentences)).difference(numbers)
+            return Sentences(list(sources), words, lacking=gaps)
+        if lists.ids is not None:
+            raise InputError(
+                f"decoder.{name} has lists of {lists.ids[numbers[0]]!r} and others, and of which "
+                f"lines of data.{name} they are is not known; put the references into JSON lines, "
+                "or take `tune`"
+            )
         place = {line - 1: i for i, line in enumerate(corpus.lines)}
         if numbers[-1] >= corpus.total:
             raise InputError(

@@ -213,7 +213,14 @@ def read_lists(
     # The parser has seen to it that lines have all of Moses's labels.
     must = names if not moses or dense is not None or missing is not None else ()
     lists = assembler.lists(must, fixed=not moses and dense is None and missing is None)
-    stored = StoredLists(lists, names, missing != 0, assembler.n_sentences, assembler.skipped)
+    stored = StoredLists(
+        lists,
+        names,
+        missing != 0,
+        assembler.n_sentences,
+        assembler.skipped,
+        n_entries=assembler.n_lines,
+    )
     return stored if shard else merged([stored], [path], strict=on_error == "error")
 
 
@@ -289,7 +296,7 @@ class ListAssembler:
         self.n_sentences = 0  # by the largest number, which `lists` finds
         self._last = -1, 0  # the largest sentence number so far, and its line
         self._faulty: list[Int64] = []  # the sentence numbers of lines with a fault
-        self._lines = 0
+        self.n_lines = 0
         self._parts: list[KBestLists] = []
 
     def parsed(self, form: int, width: int = 0) -> Iterator[tuple[Piece, Sizes, Int64]]:
@@ -385,7 +392,7 @@ class ListAssembler:
         if piece.sentence.size:
             self._last = max(self._last, _largest(piece.sentence, line))
         self._faulty.append(piece.sentence[bad].copy())
-        self._lines += line.size
+        self.n_lines += line.size
         return np.flatnonzero(good)
 
     def without_colon(self) -> list[str]:
@@ -421,7 +428,7 @@ class ListAssembler:
         lists = lists.chosen(self._in_order(lists)).by_sentence()
         last = int(lists.index[-1])
         # Sentences count of which all lines have a fault, unless the number belongs to the fault.
-        most = last + self._lines
+        most = last + self.n_lines
         faulty = [int(some[some <= most].max(initial=-1)) for some in self._faulty]
         self.n_sentences = max(last, *faulty) + 1
         self._check_names(lists)

@@ -2,62 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from torchtune_smt.core.accepts import FINITE, one_of
-from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.text import finite_number
+from torchtune_smt.core.text import finite_number, split_fields
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest import readers
+from torchtune_smt.kbest.columns import AnyPath, scaled, with_columns
 from torchtune_smt.kbest.formats import Format, OnError
 from torchtune_smt.kbest.formats import read_lists as read_bars
 from torchtune_smt.kbest.lists import KBestLists, tokens_of
+from torchtune_smt.kbest.readers import SCORE, Entry, Sizes
 from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged
 
-AnyPath = str | os.PathLike[str]
-
-SCORE: Final = "score"
-"""What the score of a list is called where it is a feature."""
-
-_TENSOR: Final = re.compile(r"tensor\(([^,()]*)(?:,.*)?\)")
-_NTH: Final = re.compile(r"([0-9]+)best_recog")
-
-
-class Entry(NamedTuple):
-    """A hypothesis as a file has it.
-
-    Attributes
-    ----------
-    id : str
-        Of its sentence.
-    text : str, optional
-        None: the sentence is there, and this is no hypothesis.
-    features : mapping of str to float
-    score : float, optional
-    path, line
-        Where it stands.
-    error : str
-        What is wrong with it.
-    """
-
-    id: str
-    text: str | None
-    features: Mapping[str, float]
-    score: float | None
-    path: Path
-    line: int
-    error: str = ""
+# Lines of a file that are looked at to tell its form.
+_LOOKED_AT: Final = 1000
 
 
 class Form(NamedTuple):
@@ -66,13 +35,54 @@ class Form(NamedTuple):
     Attributes
     ----------
     looks : callable
-        Says whether a path, with the first lines of it (none of a folder), has it.
+        Says whether a path has it, by its first lines that are not blank (none of a folder).
     read : callable
-        Yields the entries of a path.
+        Yields the entries of a path; see `Sizes`.
     """
 
-    looks: Callable[[Path, str], bool]
-    read: Callable[[Path], Iterator[Entry]]
+    looks: Callable[[Path, Sequence[str]], bool]
+    read: Callable[[Path, Sizes], Iterator[Entry]]
+
+
+def _is_folder(found: Callable[[Path], object]) -> Callable[[Path, Sequence[str]], bool]:
+    return lambda path, _: path.is_dir() and bool(found(path))
+
+
+def _is_json(key: str) -> Callable[[Path, Sequence[str]], bool]:
+    return lambda _, lines: bool(lines) and lines[0][0] == "{" and f'"{key}"' in lines[0]
+
+
+def _is_ctranslate2(_: Path, lines: Sequence[str]) -> bool:
+    fields = [split_fields(line) for line in lines]
+    return bool(fields) and all(
+        len(some) == 2 and finite_number(some[0].strip(" ")) is not None for some in fields
+    )
+
+
+def _is_nemo(_: Path, lines: Sequence[str]) -> bool:
+    ends = [line.rpartition("\t") for line in lines]
+    return bool(ends) and all(tab and finite_number(end) is not None for _, tab, end in ends)
+
+
+FORMS: Final[Mapping[str, Form]] = {
+    "espnet": Form(_is_folder(readers.espnet_folders), readers.read_espnet),
+    "kaldi": Form(_is_folder(readers.kaldi_files), readers.read_kaldi),
+    "json": Form(_is_json("hypotheses"), readers.read_json),
+    "sockeye": Form(_is_json("sentence_id"), readers.read_sockeye),
+    "hypo2trans": Form(
+        lambda _, lines: bool(lines) and lines[0].startswith("["), readers.read_hypo2trans
+    ),
+    "fairseq": Form(lambda _, lines: any(map(readers.FAIRSEQ.match, lines)), readers.read_fairseq),
+    "ctranslate2": Form(_is_ctranslate2, readers.read_ctranslate2),
+    "nemo": Form(_is_nemo, readers.read_nemo),
+    "lines": Form(lambda *_: False, readers.read_plain_lines),
+}
+"""The forms that are read hypothesis by hypothesis, in the order in which they are looked for."""
+
+_BARS: Final[Mapping[str, Format]] = {"cdec": "cdec", "moses": "moses"}
+
+FORM_NAMES: Final = (*_BARS, *FORMS)
+"""How forms are called."""
 
 
 def read_lists(
@@ -85,6 +95,11 @@ def read_lists(
     missing: float | None = None,
     on_error: OnError = "error",
     score: bool | None = None,
+    sizes: Sizes = None,
+    columns: Mapping[str, AnyPath] | None = None,
+    scale: Mapping[str, float] | None = None,
+    ids: Vocabulary | None = None,
+    shard: bool = False,
 ) -> StoredLists:
     """Read k-best lists in whatever form.
 
@@ -109,13 +124,24 @@ def read_lists(
     score : bool, optional
         Whether the score that the list was sorted by is a feature, `SCORE`; by default where the
         first hypothesis has no other one.
+    sizes : int or path, optional
+        Of forms that do not say which hypotheses are of one sentence: how many each has, or a file
+        with such a number a line.
+    columns : mapping of str to path, optional
+        Features from other files; see `with_columns`.
+    scale : mapping of str to float, optional
+        What values of some features are multiplied with, costs with -1.
+    ids : Vocabulary, optional
+        Of sentences; taken and added to.
+    shard : bool
+        Whether other files have more of the sentences; `merged` then sees which ones are missing.
     """
-    paths = [Path(path)] if isinstance(path, str | os.PathLike) else [Path(one) for one in path]
-    one_of(*FORMS, *_BARS).or_null().check("form", form)
+    paths = [Path(path)] if isinstance(path, str | PathLike) else [Path(one) for one in path]
+    one_of(*FORM_NAMES).or_null().check("form", form)
     FINITE.or_null().check("missing", missing)
     words = Vocabulary() if words is None else words
     features = Vocabulary() if features is None else features
-    ids = Vocabulary()
+    ids = Vocabulary() if ids is None else ids
     parts = []
     for one in paths:
         name = form or detected(one)
@@ -127,30 +153,33 @@ def read_lists(
                 )
             )  # fmt: skip
         else:
-            parts.append(
-                _assembled(
-                    FORMS[name].read(one), one, words, features, ids, dense, missing, on_error,
-                    score,
-                )
-            )  # fmt: skip
-    return merged(parts, paths, strict=on_error == "error")
+            entries = _checked(FORMS[name].read(one, sizes), dense, missing, score)
+            parts.append(_assembled(entries, one, words, features, ids, dense, missing, on_error))
+    stored = merged(parts, paths, strict=on_error == "error" and not shard, by_line=name in _BARS)
+    if columns and len(parts) > 1:
+        raise InputError("columns belong to one file of lists; join them in JSON lines")
+    if columns:
+        stored = with_columns(stored, columns, missing)
+    return scaled(stored, scale, paths[0]) if scale else stored
 
 
 def detected(path: Path) -> str:
     """Return the form of a file, or of a folder; raise InputError if there is none."""
-    first = ""
+    lines: list[str] = []
     if not path.is_dir():
-        first = next((line for line in iterate_lines(path) if line.strip(" \t")), "")
+        lines = list(
+            islice((line for line in iterate_lines(path) if line.strip(" \t")), _LOOKED_AT)
+        )
     for name, form in FORMS.items():
-        if form.looks(path, first):
+        if form.looks(path, lines):
             return name
     if path.is_dir():
         raise InputError(
-            f"is a folder without lists; one of ESPnet has {{n}}best_recog in it; name the form, "
-            f"one of {', '.join(FORMS)}",
+            "is a folder without lists; ESPnet's have {n}best_recog in them, and Kaldi's "
+            "words_text, lm_cost and ac_cost",
             path=path,
         )
-    return "cdec"
+    return "moses" if any("= " in line for line in lines[:1]) else "cdec"
 
 
 def _assembled(
@@ -162,44 +191,70 @@ def _assembled(
     dense: Sequence[str] | None,
     missing: float | None,
     on_error: OnError,
-    score: bool | None,
 ) -> StoredLists:
     """Return entries as lists; see `read_lists`."""
-    sentences: list[str] = []
-    owners: list[str] = []
+    sentences: dict[str | int, Sequence[str]] = {}
+    announced: set[str | int] = set()
+    filled: set[str | int] = set()
     kept: list[Entry] = []
+    places: list[int] = []
     skipped: Counter[str] = Counter()
-    for entry in _checked(entries, dense, missing, score):
-        sentences.append(entry.id)
+    n_entries = 0
+    for entry in entries:
+        if entry.text is None and not entry.error:
+            if entry.id in announced:
+                raise InputError(
+                    f"the sentence {entry.id!r} is there twice", path=entry.path, line=entry.line
+                )
+            announced.add(entry.id)
+            sentences[entry.id] = entry.references
+            continue
+        n_entries += 1
+        sentences.setdefault(entry.id, ())
+        filled.add(entry.id)
         if entry.error and on_error == "error":
             raise InputError(entry.error, path=entry.path, line=entry.line)
         if entry.error:
             skipped["hypotheses with a fault"] += 1
-        elif entry.text is not None:
-            owners.append(entry.id)
+        else:
             kept.append(entry)
+            places.append(n_entries)
     if not kept:
         raise InputError(
             f"no hypothesis is left ({listed(skipped) or 'there is none'}); check the form",
             path=path,
         )
-    ids.intern(list(dict.fromkeys(sentences)))
+    if all(isinstance(id, int) for id in sentences):
+        number = {id: int(id) for id in sentences}
+        n_sentences = max(number.values()) + 1
+    else:
+        names = [str(id) for id in sentences]
+        number = dict(zip(sentences, ids.intern(names).tolist(), strict=True))
+        n_sentences = len(ids)
     scores = [entry.score for entry in kept]
-    begin: Int64 = np.arange(len(kept) + 1)
     lists = KBestLists(
-        index=ids.lookup(owners).astype(np.int64),
-        begin=begin,
+        index=np.array([number[entry.id] for entry in kept], np.int64),
+        begin=np.arange(len(kept) + 1),
         rows=Rows.of_dicts([entry.features for entry in kept], features),
         features=features,
         score=None if None in scores else np.array(scores, np.float64),
-        entry=begin[1:],
-        ids=ids,
+        entry=np.array(places, np.int64),
+        ids=ids if len(ids) else None,
         **tokens_of([entry.text or "" for entry in kept], words),
     ).by_sentence()
     if dense is None:
         named = dict.fromkeys(name for entry in kept for name in entry.features)
         dense = [name for name in named if ":" not in name]
-    return StoredLists(lists, list(dense), missing != 0, len(ids), skipped)
+    return StoredLists(
+        lists,
+        list(dense),
+        missing != 0,
+        n_sentences,
+        skipped,
+        n_entries=n_entries,
+        empty=frozenset(number[id] for id in announced - filled),
+        references={number[id]: list(some) for id, some in sentences.items() if some},
+    )
 
 
 def _checked(
@@ -235,147 +290,3 @@ def _checked(
             elif missing:
                 features = {**dict.fromkeys(lacking, missing), **features}
         yield entry._replace(features=features, error=error)
-
-
-def number_in(text: str) -> float:
-    """Return a number, which a tensor may hold; raise ValueError where it is none, or infinite."""
-    match = _TENSOR.fullmatch(text)
-    found = finite_number((match[1] if match else text).strip(" \t"))
-    if found is None:
-        raise ValueError(
-            f"{text!r} is no finite number; for the logarithm of 0 write a floor, such as -100"
-        )
-    return found
-
-
-def _json_value(value: Any) -> float:
-    """Return a number of a JSON file, be it written as a text or not."""
-    if isinstance(value, str):
-        return number_in(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(
-            f"{value!r} is no finite number; for the logarithm of 0 write a floor, such as -100"
-        )
-    return float(value)
-
-
-def _json_line(line: str, path: Path, number: int) -> Any:
-    """Return the value of a line."""
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise InputError(
-            f"is no whole JSON value ({error}); is the file cut off? write one value a line",
-            path=path,
-            line=number,
-        ) from None
-
-
-def _read_json(path: Path) -> Iterator[Entry]:
-    """Yield the entries of JSON lines."""
-    for line, text in enumerate(iterate_lines(path), 1):
-        if not text.strip(" \t"):
-            continue
-        record = _json_line(text, path, line)
-        hypotheses = record.get("hypotheses") if isinstance(record, dict) else None
-        if not isinstance(hypotheses, list):
-            raise InputError(
-                'is no record {"id": ..., "hypotheses": [{"text": ..., "features": {...}}]}',
-                path=path,
-                line=line,
-            )
-        id = str(record.get("id", line - 1))
-        yield Entry(id, None, {}, None, path, line)
-        for hypothesis in hypotheses:
-            yield _json_entry(id, hypothesis, path, line)
-
-
-def _json_entry(id: str, hypothesis: Any, path: Path, line: int) -> Entry:
-    """Return a hypothesis of JSON lines."""
-    try:
-        if not isinstance(hypothesis, dict) or not isinstance(hypothesis.get("text"), str):
-            raise ValueError(f'a hypothesis of {id!r} is no {{"text": ..., "features": ...}}')
-        given = hypothesis.get("features", {})
-        if not isinstance(given, dict):
-            raise ValueError(f"features of {id!r} must be names and numbers")
-        features = {name: _json_value(value) for name, value in given.items()}
-        score = hypothesis.get("score")
-        score = None if score is None else _json_value(score)
-        return Entry(id, hypothesis["text"], features, score, path, line)
-    except ValueError as error:
-        return Entry(id, None, {}, None, path, line, str(error))
-
-
-def _espnet_folders(path: Path) -> list[Path]:
-    """Return the folders ``{n}best_recog`` in a folder: by n, then by the number of the job."""
-    places = [path, *path.glob("output.*"), *path.glob("logdir/output.*")]
-    found = [folder for place in places for folder in place.glob("*best_recog")]
-    return sorted(
-        (folder for folder in found if _NTH.fullmatch(folder.name)),
-        key=lambda folder: (
-            int(folder.name.removesuffix("best_recog")),
-            [int(n) for n in re.findall("[0-9]+", folder.parent.name)],
-        ),
-    )
-
-
-def keyed_lines(path: Path) -> dict[str, tuple[str, int]]:
-    """Return the lines ``key value`` of a file: by their key, the value and the line.
-
-    Raises InputError: a key is there twice.
-    """
-    found: dict[str, tuple[str, int]] = {}
-    for line, text in enumerate(iterate_lines(path), 1):
-        key, _, value = text.partition(" ")
-        if key in found:
-            raise InputError(
-                f"{key!r} is there twice, in line {found[key][1]}, too; remove one of them",
-                path=path,
-                line=line,
-            )
-        found[key] = value, line
-    return found
-
-
-def _read_espnet(path: Path) -> Iterator[Entry]:
-    """Yield the entries of ESPnet's folders ``{n}best_recog``, with text, score and scores."""
-    for folder in _espnet_folders(path):
-        texts = keyed_lines(folder / "text")
-        single = keyed_lines(folder / "score") if (folder / "score").exists() else None
-        several = keyed_lines(folder / "scores") if (folder / "scores").exists() else None
-        for name, lines in (("score", single), ("scores", several)):
-            if lines is None:
-                continue
-            for id in lines.keys() ^ texts.keys():
-                here, there = ("text", name) if id in texts else (name, "text")
-                raise InputError(
-                    f"{id!r} is not in {folder / there}; both need the same utterances",
-                    path=folder / here,
-                    line=(lines if here == name else texts)[id][1],
-                )
-        for id, (text, line) in texts.items():
-            at, score, features = folder / "text", None, {}
-            try:
-                if single is not None:
-                    at = folder / "score"
-                    value, line = single[id]
-                    score = number_in(value)
-                if several is not None:
-                    at = folder / "scores"
-                    value, line = several[id]
-                    numbers = _json_line(value, at, line)
-                    features = {name: _json_value(v) for name, v in numbers.items()}
-                yield Entry(id, text, features, score, at, line)
-            except InputError:
-                raise
-            except ValueError as error:
-                yield Entry(id, None, {}, None, at, line, str(error))
-
-
-FORMS: Final[Mapping[str, Form]] = {
-    "espnet": Form(lambda path, _: bool(_espnet_folders(path)), _read_espnet),
-    "json": Form(lambda _, line: line.startswith("{") and '"hypotheses"' in line, _read_json),
-}
-"""The forms that are read hypothesis by hypothesis, in the order in which they are looked for."""
-
-_BARS: Final[Mapping[str, Format]] = {"cdec": "cdec", "moses": "moses"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -34,6 +34,12 @@ class StoredLists:
         Of how many sentences, counted from 0, lines are there, those that were left out included.
     skipped : Counter
         How many entries or lists were left out, or are of no use, by reason.
+    n_entries : int
+        Hypotheses in the file, those that were left out included: `entry` counts them from 1.
+    empty : frozenset of int
+        Sentences of which the file says that they have no hypothesis.
+    references : dict of int to list of str
+        By the number of the sentence, where the file has them.
     """
 
     lists: KBestLists
@@ -41,6 +47,9 @@ class StoredLists:
     same_dense: bool
     n_sentences: int
     skipped: Counter[str] = field(default_factory=Counter)
+    n_entries: int = 0
+    empty: frozenset[int] = frozenset()
+    references: Mapping[int, list[str]] = field(default_factory=dict)
 
     def summary(self) -> str:
         """Return a line for the log: how much there is, and what was left out, and why."""
@@ -123,7 +132,9 @@ def listed(skipped: Counter[str]) -> str:
     return ", ".join(f"{n:,} {what}" for what, n in sorted(skipped.items()))
 
 
-def merged(parts: Sequence[StoredLists], paths: Sequence[Path], *, strict: bool) -> StoredLists:
+def merged(
+    parts: Sequence[StoredLists], paths: Sequence[Path], *, strict: bool, by_line: bool = True
+) -> StoredLists:
     """Return the lists of several files in one: those of a sentence follow each other.
 
     They must share their vocabularies, and be all with words or all with statistics.
@@ -136,27 +147,39 @@ def merged(parts: Sequence[StoredLists], paths: Sequence[Path], *, strict: bool)
         The file of each part.
     strict : bool
         Whether a sentence of which no file has a list is an error, and not counted.
+    by_line : bool
+        Whether the entry of a hypothesis is its line.
     """
     skipped: Counter[str] = Counter()
     for part in parts:
         skipped.update(part.skipped)
     lists = KBestLists.joined([part.lists for part in parts]).by_sentence()
     n_sentences = max(part.n_sentences for part in parts)
-    if missing := n_sentences - len(lists):
-        behind = np.flatnonzero(lists.index != np.arange(len(lists)))
+    together = replace(
+        parts[0],
+        lists=lists,
+        n_sentences=n_sentences,
+        skipped=skipped,
+        n_entries=sum(part.n_entries for part in parts),
+        empty=frozenset[int]().union(*(part.empty for part in parts)) - set(lists.index.tolist()),
+        references={n: some for part in parts for n, some in part.references.items()},
+    )
+    if missing := n_sentences - len(lists) - len(together.empty):
+        there = np.union1d(lists.index, sorted(together.empty))
+        behind = np.flatnonzero(there != np.arange(there.size))
         if strict and behind.size and lists.ids is None:
             s = int(behind[0])
+            at = np.searchsorted(lists.index, s)
+            number = lists.index[at]
             of = [
-                path
-                for part, path in zip(parts, paths, strict=True)
-                if lists.index[s] in part.lists.index
+                path for part, path in zip(parts, paths, strict=True) if number in part.lists.index
             ]
             raise InputError(
-                f"this list is of sentence {lists.index[s]}, and sentence {s} has none; sentences "
+                f"this list is of sentence {number}, and sentence {s} has none; sentences "
                 "are numbered from 0 without gaps (tuning and rerank leave sentences without a "
                 "list out with on_error=skip)",
                 path=of[0],
-                line=int(lists.entries()[lists.begin[s]]),
+                line=int(lists.entries()[lists.begin[at]]) if by_line else None,
             )
         skipped["sentences without a list"] += missing
-    return replace(parts[0], lists=lists, n_sentences=n_sentences, skipped=skipped)
+    return together
