@@ -19,7 +19,7 @@ from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.kbest.forms import read_lists
+from torchtune_smt.kbest.forms import FORM_NAMES, read_lists
 from torchtune_smt.kbest.lists import KBestLists
 
 Plain = list[tuple[str, list[tuple[str, dict[str, float], float | None]]]]
@@ -155,6 +155,55 @@ EXAMPLES: dict[str, tuple[dict[str, str], Plain]] = {
         {"list": "a b\n\nc\nd\n"},
         [("0", [("a b", {}, None), ("", {}, None)]), ("1", [("c", {}, None), ("d", {}, None)])],
     ),
+    "moses": (
+        {
+            "list": "0 ||| a b ||| LM0= -1 TM0= -2 3 W_x= 1 ||| -4 ||| 0-0 1-1\n"
+            "1 ||| ||| LM0= -2 TM0= 0 0 ||| -5\n"
+        },
+        [
+            ("0", [("a b", {"LM0_0": -1, "TM0_0": -2, "TM0_1": 3, "W_x": 1}, -4)]),
+            ("1", [("", {"LM0_0": -2}, -5)]),
+        ],
+    ),
+    "unlabelled": (
+        {"list": "0 ||| a b ||| -1 2e0 ||| -4\n0 ||| c ||| 3 0 ||| -5\n"},
+        [("0", [("a b", {"F0": -1, "F1": 2}, -4), ("c", {"F0": 3}, -5)])],
+    ),
+    "phrasal": (
+        {"list": "0 ||| a b ||| d: 0 -7.5 lm: -4 ||| -4\n0 ||| c ||| d: 1 0 lm: 2 ||| -5\n"},
+        [("0", [("a b", {"d_1": -7.5, "lm_0": -4}, -4), ("c", {"d_0": 1, "lm_0": 2}, -5)])],
+    ),
+    "cdec": (
+        {"list": "0 ||| a b ||| lm=-1 id:x=2 ||| -4\n0 ||| c ||| lm=3 ||| -5 ||| 0.5\n"},
+        [("0", [("a b", {"lm": -1, "id:x": 2}, -4), ("c", {"lm": 3}, -5)])],
+    ),
+    "joshua": (
+        {"list": "0 ||| a b ||| tm_pt_0=-3.000 WordPenalty=-2.606 ||| -7.650\n"},
+        [("0", [("a b", {"tm_pt_0": -3, "WordPenalty": -2.606}, -7.65)])],
+    ),
+    "travatar": (
+        {"list": "0 ||| a b ||| -3.2 ||| lm=-7 w=2 ||| (S a b)\n0 ||| c ||| -5 ||| lm=3 w=0\n"},
+        [("0", [("a b", {"lm": -7, "w": 2}, -3.2), ("c", {"lm": 3}, -5)])],
+    ),
+    "marian": (
+        {
+            "list": "0 ||| a b ||| 0-0 1-1 ||| WordScores= -1 -2 -3 ||| F0= -1 F1= -2 ||| -0.7\n"
+            "0 ||| ||| ||| WordScores= -1 ||| F0= 3 F1= 0 ||| -5\n"
+        },
+        [("0", [("a b", {"F0_0": -1, "F1_0": -2}, -0.7), ("", {"F0_0": 3}, -5)])],
+    ),
+    "marian's without a blank": (
+        {"list": "0 ||| a b ||| F0=-1 ||| -0.7\n"},
+        [("0", [("a b", {"F0": -1}, -0.7)])],
+    ),
+    "names of sentences": (
+        {"list": "utt-1 ||| a b ||| F0=-1 ||| -0.7\n0000000000 ||| b ||| F0=1 ||| 0\n"},
+        [("utt-1", [("a b", {"F0": -1}, -0.7)]), ("0000000000", [("b", {"F0": 1}, 0)])],
+    ),
+    "any order": (
+        {"list": "1 ||| a b ||| F0=-1 ||| -0.7\n0 ||| b ||| F0=1 ||| 0\n"},
+        [("0", [("b", {"F0": 1}, 0)]), ("1", [("a b", {"F0": -1}, -0.7)])],
+    ),
 }
 
 
@@ -163,7 +212,7 @@ def test_a_form_is_recognised_and_read(form: str, tmp_path: Path) -> None:
     files, expected = EXAMPLES[form]
     path = put(tmp_path, files)
     sizes = 2 if form in ("ctranslate2", "nemo", "lines") else None
-    for named in (None, form) if form != "lines" else (form,):
+    for named in {None if form != "lines" else form, form if form in FORM_NAMES else None}:
         assert plain(read_lists(path, named, sizes=sizes).lists) == expected
     if sizes:
         with pytest.raises(InputError, match="sizes=NUMBER"):
@@ -285,6 +334,15 @@ DAMAGES = {
     "fairseq's -inf": ("fairseq", "list", "H-1\t-1", "H-1\t-inf", 7, "floor"),
     "fairseq's blanks": ("fairseq", "list", "H-0\t-2\ta", "H-0\t-2 a", 10, "tabs"),
     "array cut off": ("hypo2trans", "list", '"d"}]', '"d"}', 2, "cut off"),
+    "unlabelled, one less": ("unlabelled", "list", "3 0", "3", 2, "fewer values"),
+    "unlabelled, one more": ("unlabelled", "list", "3 0", "3 0 1", 2, "name"),
+    "travatar's score": ("travatar", "list", "-5", "x", 2, "score"),
+    "a separator in the text": ("cdec", "list", "c |||", "c ||| d |||", 2, "name"),
+    "marian's inf": ("marian", "list", "F0= 3", "F0= -inf", 2, "floor"),
+    "another sentence between": ("any order", "list", "1 |||", "0 ||| x ||| F0=1 ||| 0\n1 |||", 3,
+        "line 2",
+    ),
+    "from 1": ("cdec", "list", "0 |||", "1 |||", 1, "numbered from 0"),
     "id twice": ("espnet", "out/output.1/1best_recog/text", "u2 \n", "u2 \nu1 x\n", 3, "twice"),
 }  # fmt: skip
 
@@ -294,9 +352,9 @@ def test_damage_is_located(damage: str, tmp_path: Path) -> None:
     form, name, old, new, line, word = DAMAGES[damage]
     files = dict(EXAMPLES[form][0])
     assert old in files[name]
-    files[name] = files[name].replace(old, new, 1)
+    files[name] = files[name].replace(old, new, 2 if damage == "from 1" else 1)
     with pytest.raises(InputError, match=word.replace("(", r"\(")) as error:
-        read_lists(put(tmp_path, files), form)
+        read_lists(put(tmp_path, files), form if form in FORM_NAMES else None)
     assert error.value.line == line and str(tmp_path / name) in str(error.value)
 
 

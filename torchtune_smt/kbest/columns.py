@@ -16,6 +16,7 @@ from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import finite_number, whole_number
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.kbest.readers import SCORE
 from torchtune_smt.kbest.stored_lists import StoredLists, names_in
 
 AnyPath = str | os.PathLike[str]
@@ -64,7 +65,20 @@ def with_columns(
                 f"the lists have a feature {name!r} already; call it otherwise", path=path
             )
         values[:, column] = _values(stored, table, name, missing)
-    ids = lists.features.intern(list(columns))
+    return _with_values(stored, list(columns), values)
+
+
+def with_score(stored: StoredLists) -> StoredLists:
+    """Return lists whose score is a feature, `SCORE`."""
+    assert stored.lists.score is not None
+    return _with_values(stored, [SCORE], stored.lists.score[:, None])
+
+
+def _with_values(stored: StoredLists, names: list[str], values: Float64) -> StoredLists:
+    """Return lists with more dense features: float64 [hypotheses, names]."""
+    lists = stored.lists
+    assert lists.features is not None
+    ids = lists.features.intern(names)
     there = values != 0
     owner = np.repeat(np.arange(len(lists.rows)), np.diff(lists.rows.begin))
     owner = np.concatenate([owner, np.nonzero(there)[0]])
@@ -77,7 +91,7 @@ def with_columns(
     return replace(
         stored,
         lists=replace(lists, rows=rows.sorted()),
-        dense_names=[*stored.dense_names, *columns],
+        dense_names=[*stored.dense_names, *names],
     )
 
 

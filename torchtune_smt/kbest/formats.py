@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.offsets import offsets, runs
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.text import split_fields, split_words
+from torchtune_smt.core.text import finite_number, split_fields, split_words, whole_number
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import read_text
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -128,13 +128,13 @@ FAULTS: Final = {
     kernels.TWICE: ("with a feature twice", "the feature {token!r} is given twice"),
     kernels.TOO_FEW_VALUES: (
         "with other dense features",
-        "has fewer values than the block's head names",
+        "has fewer values than the first line, or than the block's head names",
     ),
     kernels.NOT_UTF8: ("not in UTF-8", "is not valid UTF-8; convert the file to UTF-8"),
     kernels.OUT_OF_ORDER: (
         "out of order",
-        "the number of the sentence is smaller than that of line {before}; if that is right, sort "
-        "the lists by sentence",
+        "the number of the sentence is smaller than that of line {before}, and it has lines before "
+        "that; if that is right, put the lines of a sentence together",
     ),
     kernels.NO_STATISTICS: (
         "with bad statistics",
@@ -150,6 +150,7 @@ def read_lists(
     *,
     words: Vocabulary | None = None,
     features: Vocabulary | None = None,
+    ids: Vocabulary | None = None,
     dense: Sequence[str] | None = None,
     missing: float | None = None,
     on_error: OnError = "error",
@@ -194,12 +195,15 @@ def read_lists(
     one_of(*get_args(Format)).or_null().check("format", format)
     FINITE.or_null().check("missing", missing)
     data = read_text_of_lists(path) if text is None else text
-    if format is None:
-        format = _detect(data)
-    moses = format == "moses"
+    layout = layout_of(data, format)
+    moses = layout.form != kernels.CDEC
     example = "Label= 0.5" if moses else "name=0.5"
     assembler = ListAssembler(data, path, words, features, on_error, example, missing)
-    for piece, sizes, lines in assembler.parsed(kernels.MOSES if moses else kernels.CDEC):
+    if layout.named:
+        assembler.ids = Vocabulary() if ids is None else ids
+    if layout.form == kernels.UNLABELLED:
+        assembler.set_dense([f"F{i}" for i in range(layout.width)])
+    for piece, sizes, lines in assembler.parsed(layout):
         assembler.add(piece, sizes, lines + 1)
     names = assembler.dense_names if dense is None else list(dense)
     if not moses and dense is None:
@@ -283,6 +287,7 @@ class ListAssembler:
         one_of(*get_args(OnError)).check("on_error", on_error)
         self.words = Vocabulary() if words is None else words
         self.features = Vocabulary() if features is None else features
+        self.ids: Vocabulary | None = None
         self.dense_names: list[str] = []
         self.skipped: Counter[str] = Counter()
         self._text: UInt8 = np.frombuffer(text, np.uint8)
@@ -294,16 +299,13 @@ class ListAssembler:
         self._sparse = "a name with a colon is sparse"
         self._dense: Int32 = np.empty(0, np.int32)
         self.n_sentences = 0  # by the largest number, which `lists` finds
-        self._last = -1, 0  # the largest sentence number so far, and its line
         self._faulty: list[Int64] = []  # the sentence numbers of lines with a fault
         self.n_lines = 0
         self._parts: list[KBestLists] = []
 
-    def parsed(self, form: int, width: int = 0) -> Iterator[tuple[Piece, Sizes, Int64]]:
-        """Yield the text in parsed pieces: how much each holds, and its lines' numbers, from 0.
-
-        See `kernels.parse_lines` for `form` and `width`.
-        """
+    def parsed(self, layout: Layout) -> Iterator[tuple[Piece, Sizes, Int64]]:
+        """Yield the text in parsed pieces: how much each holds, and its lines' numbers, from 0."""
+        roles = np.array(layout.roles, np.int64)
         seen: Int64 = np.empty(kernels.MAX_LABELS, np.int64)
         n_labels, line = -1, 0
         for start, stop in _pieces(self._text):
@@ -311,16 +313,27 @@ class ListAssembler:
             piece = Piece.empty(lines, tokens)
             broken = self._blank_invalid(start, stop)
             sizes, n_labels = kernels.parse_lines(
-                self._text, start, stop, form, width, POWERS, self._labels, n_labels, seen,
+                self._text, start, stop, layout.form, layout.width, roles, layout.named, POWERS,
+                self._labels, n_labels, seen,
                 self._missing is None, piece,
             )  # fmt: skip
-            if form == kernels.MOSES:
+            if layout.form == kernels.MOSES:
                 self._sparse = "a label with an underscore and one value is sparse"
                 self.set_dense(_dense_names(self._text, self._labels[: max(n_labels, 0)]))
             self._read_long(piece, sizes[-1])
             piece.fault[broken] = kernels.NOT_UTF8
+            if layout.named:
+                self._name(piece)
             yield piece, sizes, np.arange(line, line + lines)
             line += lines
+
+    def _name(self, piece: Piece) -> None:
+        """Number the sentences of a piece by their names."""
+        assert self.ids is not None
+        there = np.flatnonzero(piece.id_end > piece.id_begin)
+        begin, end = piece.id_begin[there], piece.id_end[there]
+        piece.sentence[:] = -1
+        piece.sentence[there] = self.ids.intern_spans(self._text, begin, end)
 
     def set_dense(self, names: list[str]) -> None:
         """Say what the dense columns are called."""
@@ -365,6 +378,7 @@ class ListAssembler:
             token_begin=piece.token_begin,
             tokens=tokens,
             words=self.words,
+            ids=self.ids,
         )
         if kept.size:
             self._parts.append(part if kept.size == lines else part.chosen(kept))
@@ -372,25 +386,17 @@ class ListAssembler:
     def check(self, piece: Piece, line: Int64) -> Int64:
         """Return the slots without a fault; raise, or count, the others; see `add`.
 
-        Lines that are out of order are left in where faults are skipped: `lists` finds them.
+        Lines that are out of order are left in: `lists` finds them.
         """
         fault = piece.fault
         good = fault == kernels.FINE
-        if self._strict:
-            numbers = np.where(good, piece.sentence, -1)
-            before = np.maximum.accumulate(np.concatenate([[self._last[0]], numbers]))
-            fault[good & (numbers < before[:-1])] = kernels.OUT_OF_ORDER
-        bad = np.flatnonzero(fault != kernels.FINE)
+        bad = np.flatnonzero(~good)
         if self._strict and bad.size:
             slot = int(bad[0])
-            if slot:
-                self._last = max(self._last, _largest(piece.sentence[:slot], line))
             token = self._token(int(fault[slot]), int(piece.place[slot]))
             raise self._error(int(fault[slot]), token, int(line[slot]))
         for code, count in Counter(fault[bad].tolist()).items():
             self.skipped[f"lines {FAULTS[code][0]}"] += count
-        if piece.sentence.size:
-            self._last = max(self._last, _largest(piece.sentence, line))
         self._faulty.append(piece.sentence[bad].copy())
         self.n_lines += line.size
         return np.flatnonzero(good)
@@ -443,8 +449,14 @@ class ListAssembler:
         pieces, _ = runs(numbers)
         gaps = int(pieces.max()) + 1 - pieces.size
         lost = sum(some.size for some in self._faulty)
-        if gaps <= lost and np.unique(pieces).size == pieces.size:
+        if (gaps <= lost or self._strict) and np.unique(pieces).size == pieces.size:
             return np.arange(numbers.size)
+        if self._strict:
+            largest = np.maximum.accumulate(numbers)
+            at = int((numbers < largest).argmax())
+            lines = lists.entries()
+            before = int(lines[numbers[:at].argmax()])
+            raise self._error(kernels.OUT_OF_ORDER, "", int(lines[at]), before)
         kept = longest_in_order(numbers)
         out = np.delete(np.arange(numbers.size), kept)
         again = (np.diff(out) == 1) & (np.diff(numbers[out]) == 0)
@@ -494,12 +506,12 @@ class ListAssembler:
         self._faulty.append(np.repeat(part.index, np.diff(part.begin))[bad])
         return part.chosen(np.flatnonzero(~bad))
 
-    def _error(self, fault: int, token: str, line: int) -> InputError:
+    def _error(self, fault: int, token: str, line: int, before: int = 0) -> InputError:
         """Return the error of a line."""
         message = FAULTS[fault][1].format(
             token=token,
             example=self._example,
-            before=self._last[1],
+            before=before,
             sparse=self._sparse,
         )
         return InputError(message, path=self._path, line=line)
@@ -571,16 +583,70 @@ def _pieces(text: UInt8) -> list[tuple[int, int]]:
     return list(pairwise(bounds))
 
 
-def _detect(data: bytearray) -> Format:
-    """Return the format that the first line with features is in."""
+class Layout(NamedTuple):
+    """How the lines of a file are written; see `kernels.parse_lines`.
+
+    Attributes
+    ----------
+    form : int
+        `kernels.MOSES`, `kernels.CDEC`, `kernels.UNLABELLED` or `kernels.VALUES`.
+    width : int
+        How many numbers without a name there are.
+    roles : tuple of int
+        What the fields hold.
+    named : bool
+        Whether sentences have names in the place of numbers.
+    """
+
+    form: int
+    width: int = 0
+    roles: tuple[int, ...] = (kernels.ID, kernels.WORDS, kernels.FEATURES, kernels.TOTAL)
+    named: bool = False
+
+
+def layout_of(data: bytearray, format: Format | None = None) -> Layout:
+    """Return how lines are written, by the first one that has features.
+
+    Behind number and words come features, with the score in the field behind them, or before them
+    (Travatar). Fields of words alone, as of alignments, and Marian's scores of words are passed by.
+    """
+    default = Layout(kernels.MOSES if format == "moses" else kernels.CDEC)
     for line in data[:PIECE].decode("utf-8", "replace").split("\n")[:1000]:
-        fields = split_fields(line)
-        tokens = split_words(fields[2]) if len(fields) > 2 else []
-        if any(token.endswith("=") for token in tokens):
-            return "moses"
-        if any("=" in token for token in tokens):
-            return "cdec"
-    return "cdec"
+        fields = [split_words(field) for field in split_fields(line)]
+        numeric = [bool(some) and None not in map(finite_number, some) for some in fields]
+        single = [len(some) == 1 and fine for some, fine in zip(fields, numeric, strict=True)]
+        if len(fields) < 4:
+            continue
+        named = len(fields[0]) == 1 and whole_number(fields[0][0]) is None
+        places = range(2, len(fields))
+        at = next((i for i in places if _has_names(fields[i])), 0)
+        bare = next((i for i in places[:-1] if numeric[i] and single[i + 1] and not at), 0)
+        if at:
+            before = not (at + 1 < len(fields) and single[at + 1]) and single[at - 1] and at > 2
+            form = default.form if format else _form_of(fields[at])
+            return Layout(form, 0, _roles(at, at - 1 if before else at + 1), named)
+        if bare and format != "cdec":
+            return Layout(kernels.UNLABELLED, len(fields[bare]), _roles(bare, bare + 1), named)
+    return default
+
+
+def _roles(features: int, total: int) -> tuple[int, ...]:
+    roles = [kernels.OTHER] * (max(features, total) + 1)
+    roles[:2] = kernels.ID, kernels.WORDS
+    roles[features], roles[total] = kernels.FEATURES, kernels.TOTAL
+    return tuple(roles)
+
+
+def _has_names(field: Sequence[str]) -> bool:
+    """Return whether a field has names of features; Marian's scores of words are none."""
+    return any("=" in token or token.endswith(":") for token in field) and (
+        field[0] != "WordScores="
+    )
+
+
+def _form_of(field: Sequence[str]) -> int:
+    labels = any(token.endswith(("=", ":")) for token in field)
+    return kernels.MOSES if labels else kernels.CDEC
 
 
 def _dense_names(text: UInt8, labels: Int64) -> list[str]:
@@ -589,12 +655,6 @@ def _dense_names(text: UInt8, labels: Int64) -> list[str]:
         label = _decoded(text[begin:end])
         names += [f"{label}_{i}" for i in range(width)]
     return names
-
-
-def _largest(sentence: Int64, line: Int64) -> tuple[int, int]:
-    """Return the largest of some numbers of sentences, and its line."""
-    slot = sentence.argmax()
-    return int(sentence[slot]), int(line[slot])
 
 
 def _is_utf8(letters: bytes) -> bool:

@@ -32,11 +32,14 @@ from torchtune_smt.core.rows_kernels import sort_row
 ) = range(16)
 
 # How lines are written; see `parse_lines`.
-CDEC, MOSES, VALUES = range(3)
+CDEC, MOSES, VALUES, UNLABELLED = range(4)
+
+# What the fields between ``|||`` hold; others are not looked at.
+ID, WORDS, FEATURES, TOTAL, OTHER = range(5)
 
 MAX_LABELS = 1000
 
-_SPACE, _TAB, _NEWLINE, _BAR, _EQUALS, _UNDERSCORE = 32, 9, 10, 124, 61, 95
+_SPACE, _TAB, _NEWLINE, _BAR, _EQUALS, _COLON, _UNDERSCORE = 32, 9, 10, 124, 61, 58, 95
 _ZERO, _NINE = 48, 57
 
 
@@ -47,6 +50,8 @@ class Piece(NamedTuple):
     ----------
     sentence : int64 [lines]
         -1 where a fault lies in the number.
+    id_begin, id_end : int64 [lines]
+        Where its name stands in the text.
     fault : int32 [lines]
         `FINE`, or what is wrong with the line; its words and features are then left out.
     place : int64 [lines]
@@ -67,6 +72,8 @@ class Piece(NamedTuple):
     """
 
     sentence: Int64
+    id_begin: Int64
+    id_end: Int64
     fault: Int32
     place: Int64
     total: Float64
@@ -84,6 +91,8 @@ class Piece(NamedTuple):
     def empty(cls, lines: int, tokens: int) -> Piece:
         """Return room for so many lines and tokens; what is not written to takes no memory."""
         return cls(
+            np.empty(lines, np.int64),
+            np.empty(lines, np.int64),
             np.empty(lines, np.int64),
             np.empty(lines, np.int32),
             np.empty(lines, np.int64),
@@ -186,6 +195,8 @@ def parse_lines(
     stop: int,
     form: int,
     width: int,
+    roles: Int64,
+    named: bool,
     powers: Float64,
     labels: Int64,
     n_labels: int,
@@ -201,10 +212,14 @@ def parse_lines(
     start, stop : int
         The lines to parse; the last one ends with ``\n``.
     form : int
-        `MOSES` and `CDEC`: ``sentence ||| words ||| features ||| total [||| ...]``, with features
-        ``Label= v v Label= v`` or ``name=v name=v``. `VALUES`: `width` numbers and any number of
-        ``name=v``; sentences, words and totals are then 0 and none.
+        `MOSES` and `CDEC`: fields between ``|||``, with features ``Label= v v Label= v`` (the label
+        may end with a colon, too) or ``name=v name=v``. `UNLABELLED`: `width` numbers for features.
+        `VALUES`: lines of `width` numbers and any number of ``name=v``, without other fields.
     width : int
+    roles : int64
+        What each field holds; see `ID`.
+    named : bool
+        Whether sentences have names, whose spans are written, and no numbers.
     labels, seen
         See `_close_label`.
     n_labels : int
@@ -228,8 +243,10 @@ def parse_lines(
     piece.token_begin[0] = 0
     piece.row_begin[0] = 0
     while i < stop:
-        field, place = 2 if form == VALUES else 0, 0
+        field, place = 0, 0
+        role = roles[0]
         sentence, total = 0, 0.0
+        id_begin = id_end = i
         known = fixed and n_labels >= 0
         line_labels = max(n_labels, 0)
         met, guess = 0, 0
@@ -243,11 +260,11 @@ def parse_lines(
                 continue
             if c == _NEWLINE:
                 at = i
-                if form == VALUES:
-                    if place < width:
-                        code = TOO_FEW_VALUES
-                elif field < 3 or (place == 0 and field == 3):
+                if field < roles.size - 1 or (place == 0 and (role == ID or role == TOTAL)):
                     code = MISSING_FIELD
+                elif form == VALUES or form == UNLABELLED:
+                    if n_values - value0 < width:
+                        code = TOO_FEW_VALUES
                 elif form == MOSES:
                     if not known:
                         n_labels = line_labels
@@ -264,6 +281,8 @@ def parse_lines(
                     split = i
                 i += 1
                 c = text[i]
+            if form == MOSES and text[i - 1] == _COLON:
+                split = i - 1
             at = begin
             bar = (
                 form != VALUES
@@ -271,7 +290,7 @@ def parse_lines(
                 and i == begin + 3
                 and text[begin + 1] == text[begin + 2] == _BAR
             )
-            is_label = form == MOSES and field == 2 and begin < split == i - 1
+            is_label = form == MOSES and role == FEATURES and begin < split == i - 1
             if label >= 0 and (bar or is_label):
                 at = label
                 code, line_labels, row = _close_label(
@@ -290,27 +309,30 @@ def parse_lines(
                     n_names += 1
                 label = -1
             if bar:
-                if place == 0 and field in (0, 3):
+                if place == 0 and (role == ID or role == TOTAL):
                     code = MISSING_FIELD
                     break
                 field += 1
                 place = 0
-                if field > 3:
+                if field < roles.size:
+                    role = roles[field]
+                else:
+                    role = OTHER
                     while text[i] != _NEWLINE:
                         i += 1
                 continue
             if is_label:
                 label, label_end, first = begin, split, n_values
-            elif field == 1:
+            elif role == WORDS:
                 piece.word_begin[n_words], piece.word_end[n_words] = begin, i
                 n_words += 1
-            elif field == 2:
+            elif role == FEATURES:
                 number_begin = begin
                 if form == MOSES:
                     if label < 0 or split == i - 1:
                         code = NO_NAME if split == i - 1 else NO_LABEL
                         break
-                elif form == VALUES and place < width:
+                elif (form == VALUES or form == UNLABELLED) and place < width:
                     piece.column[n_values] = place
                 else:
                     if split <= begin or split == i - 1:
@@ -331,18 +353,19 @@ def parse_lines(
                     n_long += 1
                 piece.value[n_values] = value
                 n_values += 1
-            elif field == 0:
-                if place > 0 or i - begin > 9:
+            elif role == ID:
+                id_begin, id_end = begin, i
+                if place > 0 or (i - begin > 9 and not named):
                     code = BAD_SENTENCE
                     break
-                for k in range(begin, i):
+                for k in range(begin, begin if named else i):
                     if text[k] < _ZERO or text[k] > _NINE:
                         code = BAD_SENTENCE
                         break
                     sentence = 10 * sentence + (int(text[k]) - _ZERO)
                 if code != FINE:
                     break
-            else:
+            elif role == TOTAL:
                 kind, total = number(text, begin, i, powers)
                 if kind == NONE or place > 0:
                     code = NO_TOTAL
@@ -358,6 +381,7 @@ def parse_lines(
                 i += 1
         i += 1
         piece.sentence[line] = sentence if field > 0 else -1
+        piece.id_begin[line], piece.id_end[line] = id_begin, id_end
         piece.total[line] = total
         piece.fault[line] = code
         piece.place[line] = at

@@ -18,7 +18,7 @@ from torchtune_smt.core.text import finite_number, split_fields
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import readers
-from torchtune_smt.kbest.columns import AnyPath, scaled, with_columns
+from torchtune_smt.kbest.columns import AnyPath, scaled, with_columns, with_score
 from torchtune_smt.kbest.formats import Format, OnError
 from torchtune_smt.kbest.formats import read_lists as read_bars
 from torchtune_smt.kbest.lists import KBestLists, tokens_of
@@ -79,7 +79,15 @@ FORMS: Final[Mapping[str, Form]] = {
 }
 """The forms that are read hypothesis by hypothesis, in the order in which they are looked for."""
 
-_BARS: Final[Mapping[str, Format]] = {"cdec": "cdec", "moses": "moses"}
+_BARS: Final[Mapping[str, Format | None]] = {
+    "bars": None,
+    "cdec": "cdec",
+    "joshua": "cdec",
+    "marian": None,
+    "moses": "moses",
+    "phrasal": "moses",
+    "travatar": "cdec",
+}
 
 FORM_NAMES: Final = (*_BARS, *FORMS)
 """How forms are called."""
@@ -146,12 +154,13 @@ def read_lists(
     for one in paths:
         name = form or detected(one)
         if name in _BARS:
-            parts.append(
+            part = (
                 read_bars(
-                    one, _BARS[name], words=words, features=features, dense=dense, missing=missing,
-                    on_error=on_error, shard=True,
+                    one, _BARS[name], words=words, features=features, ids=ids, dense=dense,
+                    missing=missing, on_error=on_error, shard=True,
                 )
             )  # fmt: skip
+            parts.append(with_score(part) if score else part)
         else:
             entries = _checked(FORMS[name].read(one, sizes), dense, missing, score)
             parts.append(_assembled(entries, one, words, features, ids, dense, missing, on_error))
@@ -179,7 +188,7 @@ def detected(path: Path) -> str:
             "words_text, lm_cost and ac_cost",
             path=path,
         )
-    return "moses" if any("= " in line for line in lines[:1]) else "cdec"
+    return "bars"
 
 
 def _assembled(

@@ -17,7 +17,7 @@ from torchtune_smt.core.text import split_words, whole_number
 from torchtune_smt.core.textio import not_utf8, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
-from torchtune_smt.kbest.formats import ListAssembler, OnError
+from torchtune_smt.kbest.formats import Layout, ListAssembler, OnError
 from torchtune_smt.kbest.formats_kernels import Piece
 from torchtune_smt.kbest.stored_lists import StoredLists, merged
 
@@ -88,7 +88,7 @@ def read_tuning_files(
     statistics: Int32 = np.empty((line.size, 10), np.int32)
     lost: Bool = np.zeros(line.size, np.bool_)
     scores = ListAssembler(score_text, scores_path, None, None, on_error, "1")
-    for piece, _, lines in scores.parsed(kernels.VALUES, _STATISTICS):
+    for piece, _, lines in scores.parsed(_values(_STATISTICS)):
         piece.sentence[:] = sentence[lines]
         statistics[lines] = _statistics(piece)
         lost[lines] = piece.fault != kernels.FINE
@@ -96,7 +96,7 @@ def read_tuning_files(
     example = "name=0.5 after the dense values"
     assembler = ListAssembler(text, features_path, None, features, on_error, example, missing)
     assembler.set_dense(names)
-    for piece, sizes, lines in assembler.parsed(kernels.VALUES, len(names)):
+    for piece, sizes, lines in assembler.parsed(_values(len(names))):
         piece.sentence[:] = sentence[lines]
         # What one file lacks is left out of the other.
         piece.fault[lost[lines] & (piece.fault == kernels.FINE)] = kernels.NO_STATISTICS
@@ -113,6 +113,11 @@ def read_tuning_files(
     names = names if dense is None else list(dense)
     stored = StoredLists(lists, names, True, assembler.n_sentences, assembler.skipped)
     return stored if shard else merged([stored], [features_path], strict=on_error == "error")
+
+
+def _values(width: int) -> Layout:
+    """Return the layout of so many numbers a line."""
+    return Layout(kernels.VALUES, width, (kernels.FEATURES,))
 
 
 def _read_blocks(path: Path, kind: str) -> tuple[bytearray, list[_Block]]:
