@@ -4,6 +4,7 @@ import gzip
 import math
 from itertools import combinations
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -279,7 +280,7 @@ def test_order_and_gaps(tmp_path: Path) -> None:
     line = "{} ||| a ||| F=1 ||| 1\n"
     path = write(tmp_path / "list", "".join(line.format(i) for i in (0, 1, 0, 3)))
     with pytest.raises(
-        InputError, match="list:3: the number of .* is smaller than that of line 2;"
+        InputError, match="list:3: the number of .* is smaller than that of line 2,"
     ):
         read_lists(path)
     lists = read_lists(path, on_error="skip")
@@ -313,7 +314,7 @@ def test_one_wrong_number_costs_its_line(
 
 @pytest.mark.parametrize("lines", [1, 3])
 @pytest.mark.parametrize("pieces", [1 << 22, 64])
-def test_whole_lists_in_another_order_are_sorted_where_faults_are_skipped(
+def test_whole_lists_in_another_order_are_sorted(
     lines: int, pieces: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(formats, "PIECE", pieces)
@@ -321,11 +322,10 @@ def test_whole_lists_in_another_order_are_sorted_where_faults_are_skipped(
     for numbers in (np.arange(6)[::-1], np.array([3, 4, 5, 0, 1, 2]), np.array([4, 0, 1, 2, 3, 5])):
         text = "".join(line.format(i) for i in np.repeat(numbers, lines))
         path = write(tmp_path / "list", text)
-        with pytest.raises(InputError, match="list:[0-9]+: the number of"):
-            read_lists(path)
-        read = read_lists(path, on_error="skip")
-        assert read.lists.index.tolist() == list(range(6)) and read.n_sentences == 6
-        assert read.lists.n_hypotheses == 6 * lines and not read.skipped
+        for on_error in get_args(OnError):
+            read = read_lists(path, on_error=on_error)
+            assert read.lists.index.tolist() == list(range(6)) and read.n_sentences == 6
+            assert read.lists.n_hypotheses == 6 * lines and not read.skipped
         # Nothing but a line with a fault is left out.
         read = read_lists(write(path, text.replace("2 ||| a", "2 ||| a |||")), on_error="skip")
         assert read.n_sentences == 6 and set(read.skipped) == {
@@ -454,7 +454,7 @@ def test_tuning_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("f", "-2 3", "-2", "f:3: has fewer values than the block's head names"),
+        ("f", "-2 3", "-2", "f:3: has fewer values"),
         ("f", "-2 3", "-2 3 4", "f:3: '4' stands where"),
         ("f", "A_b=2", "A_b=", "f:2: the feature 'A_b=' has no value"),
         ("f", "A_b=2", "LM0_0=2", "f:2: the feature 'LM0_0' is given twice"),

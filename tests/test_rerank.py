@@ -3,6 +3,7 @@
 import gzip
 import importlib
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.rerank import main
 from torchtune_smt.cli.wire import recipe
+from torchtune_smt.core import textio
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.weights import Weights
@@ -20,6 +22,7 @@ from torchtune_smt.core.weights_io import Origin, save_weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.kbest import formats
 from torchtune_smt.metrics import BleuPlusOne, ExternalScores
 from torchtune_smt.metrics.base import bind_metric
 from torchtune_smt.runs.task import bind
@@ -171,6 +174,44 @@ def test_sorted_lists(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (folder / "one").read_text(encoding="utf-8").splitlines() == expected[::2]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_are_as_the_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    draw = random.Random(seed)
+    names = draw.choice([range(40), [f"u{n}" for n in range(40)]])
+    lines = [
+        f"{name} ||| w{draw.random()}  x ||| LM0= {draw.randint(-9, 9)} "
+        f"W_{draw.choice('xyz')}= 1 ||| {draw.random()} ||| 0-0"
+        for name in names
+        for _ in range(draw.randint(1, 5))
+    ]
+    (folder / "list").write_text("".join(f"{line}\n" for line in lines))
+    for option in ("n_best=null", "n_best=2"):
+        # Held, since nothing could be left out otherwise.
+        rerank(monkeypatch, option, "on_error=skip", "output=whole")
+        monkeypatch.setattr(formats, "PIECE", draw.choice([1, 200, 1000]))
+        monkeypatch.setattr(textio, "_BLOCK", draw.choice([7, 100]))
+        rerank(monkeypatch, option, "output=pieces")
+        assert (folder / "pieces").read_bytes() == (folder / "whole").read_bytes()
+    bad = draw.randrange(1, len(lines))
+    for old, new, word in (
+        ("LM0= ", "LM0= x", "no finite number"),
+        ("LM0=", "LM1=", "LM1="),
+        (
+            lines[bad].split()[0],
+            "999 ||| x ||| LM0= 1 ||| 1\n999",
+            "sentence 999|numbered|no label",
+        ),
+    ):
+        damaged = [*lines[:bad], lines[bad].replace(old, new, 1), *lines[bad + 1 :]]
+        if names[0] == 0 or not word.startswith("sentence"):
+            (folder / "list").write_text("\n".join(damaged))
+            with pytest.raises(SystemExit, match=f"list:{bad + 1}: .*({word})"):
+                rerank(monkeypatch)
+    capsys.readouterr()
+
+
 def test_lists_may_come_from_a_pipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rerank(monkeypatch, "n_best=2", "output=expected")
     reader, writer = os.pipe()
@@ -212,7 +253,7 @@ def test_faulty_lines_are_skipped_if_asked(
         ),
         ("LM0_0 x\n", "n_best=1", "weights:1: has a value that is no finite number"),
         ("LM0_0 1\n", "n_best=0", "n_best must be"),
-        ("LM0_0 1\n", "format=joshua", "format must be moses or cdec"),
+        ("LM0_0 1\n", "format=jane", "format must be bars"),
         ("LM0_0 1\n", "on_error=ignore", "on_error must be"),
         ("LM0_0 1\n", "input=none", "none: no such file"),
     ],

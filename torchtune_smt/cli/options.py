@@ -66,6 +66,18 @@ _NUMBERS: Final = Rule(
     "names with finite numbers",
     lambda value: OmegaConf.is_dict(value) and all(map(FINITE.fits, value.values())),
 )
+_FILES: Final = Rule(
+    "names with files, as in columns.comet=comet.txt",
+    lambda value: OmegaConf.is_dict(value) and all(map(TEXT.fits, value.values())),
+)
+_FILES_OF_SETS: Final = Rule(
+    "names with files for each set, as in decoder.columns.dev.comet=comet.txt",
+    lambda value: OmegaConf.is_dict(value) and all(map(_FILES.fits, value.values())),
+)
+_SIZES: Final = Rule(
+    "a whole number of at least 1, a file, or null",
+    lambda value: integer(1).or_null().fits(value) or TEXT.fits(value),
+)
 
 # What options may be that are not arguments of a class, or of which the class does not say it.
 RULES: Final = {
@@ -83,7 +95,7 @@ RULES: Final = {
         (SWITCH, "optimizer.regularize_dense tuner.keep_lists group_seeds report rivals"),
         (SWITCH, "detokenize capitalize lowercase mbr"),
         (TEXT, "weights input tokenize analysis"),
-        (TEXT.or_null(), "init.file resume output baseline html plot match"),
+        (TEXT.or_null(), "init.file resume output baseline html plot match format"),
         (TEXTS.or_null(), "references"),
         (LIST, "metrics"),
         (_CLASSES, "features.templates callbacks"),
@@ -96,7 +108,11 @@ RULES: Final = {
         (one_of("folds", "full"), "lm"),
         (_SPLIT, "split"),
         (one_of("cpu", "cuda"), "device"),
-        (one_of("moses", "cdec").or_null(), "format"),
+        (_NUMBERS, "scale decoder.scale"),
+        (_FILES, "columns"),
+        (_FILES_OF_SETS, "decoder.columns"),
+        (SWITCH.or_null(), "score decoder.score"),
+        (_SIZES, "sizes decoder.sizes"),
         (one_of("online", "mix", "batch", "random_pairs", "clusters"), "tuner.learning"),
         (one_of("derivation", "string"), "tuner.unique"),
         (one_of("each", "scale"), "tuner.sparse"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Final
 
 import numpy as np
@@ -15,15 +16,17 @@ from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.errors import check_written, option_errors
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.wire import make
+from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.textio import atomic_folder, atomic_writer
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_origin
-from torchtune_smt.kbest.formats import read_lists, read_text_of_lists
+from torchtune_smt.kbest.forms import FORM_NAMES, detected
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.rerank import best_lines, file_lines, reranked
+from torchtune_smt.kbest.rerank import Block, best_lines, blocks, list_lines, reranked
 from torchtune_smt.kbest.stored_lists import names_in
+from torchtune_smt.kbest.writers import FOLDER_WRITERS
 from torchtune_smt.metrics.lists import minimum_risk
 from torchtune_smt.models.moses_ini import read_any_weights
 
@@ -38,53 +41,101 @@ def main(cfg: DictConfig) -> None:
         raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
     check_written({"output": cfg.output}, [cfg.input, cfg.weights])
     by_risk = risk_order(cfg, HydraConfig.get().overrides.task)
+    path = Path(cfg.input)
+    reranker = _Reranker(cfg, by_risk)
     with option_errors("rerank"):
-        # Once: a pipe has nothing left for another time.
-        text = read_text_of_lists(cfg.input)
-        stored = read_lists(
-            cfg.input,
-            cfg.format,
-            dense=_dense_of(cfg.weights) if cfg.dense is None else cfg.dense,
-            missing=cfg.missing,
-            on_error=cfg.on_error,
-            text=text,
-        )
-        stored.check_features(cfg.input)
-    if stored.skipped:
-        print(f"{cfg.input}: {stored.summary()}", file=sys.stderr)
-    features = stored.lists.features
-    assert features is not None
-    names, values = read_any_weights(cfg.weights)
-    own = names_in(features, names.names(range(len(names))))
-    weights = FrozenWeights(Vocabulary(own), values)
-    active = weights.features.names(np.flatnonzero(weights.values))
-    found = features.lookup(active) >= 0
-    others = [name for name, there in zip(active, found, strict=True) if not there]
-    if not active:
-        print(f"{cfg.weights}: all weights are 0, which leaves lists as they are", file=sys.stderr)
-    elif not found.any():
-        raise InputError(
-            f"has no weight for any feature of {cfg.input}: it has {_some(others)}, and the lists "
-            f"have {_some(features.names(range(len(features))))}; was it made for other lists?",
-            path=cfg.weights,
-        )
-    elif others:
-        print(
-            f"{cfg.weights}: {len(others):,} of {len(active):,} features with a weight are nowhere "
-            f"in {cfg.input}: {_some(others)}",
-            file=sys.stderr,
-        )
-    k = cfg.n_best or 1
-    if by_risk is None:
-        lists = reranked(stored.lists, weights, k)
-    else:
-        lists = by_risk(reranked(stored.lists, weights), k)
-    if cfg.n_best is None:
-        lines = best_lines(lists, stored.n_sentences)
-    else:
-        lines = file_lines(lists, text.split(b"\n"))
-    with output_of(cfg) as file:
-        file.writelines(lines)
+        form = cfg.format or detected(path)
+        one_of(*FORM_NAMES).check("format", form)
+        if cfg.n_best is not None and form in FOLDER_WRITERS:
+            if cfg.output is None:
+                raise InputError(f"lists of {form} are a folder; name one with output=")
+            ((_, lists),) = reranker.blocks(path, form)
+            with atomic_folder(cfg.output) as folder:
+                for name, lines in FOLDER_WRITERS[form](path, lists).items():
+                    (folder / name).parent.mkdir(exist_ok=True)
+                    (folder / name).write_text("".join(lines), "utf-8")
+            return
+        with output_of(cfg) as file:
+            first = 0
+            for block, lists in reranker.blocks(path, form):
+                if cfg.n_best is None:
+                    file.writelines(best_lines(block, lists, first))
+                else:
+                    file.writelines(list_lines(block, lists, path))
+                first = block.stored.n_sentences
+
+
+class _Reranker:
+    """The weights of a file, and which of them lists have."""
+
+    def __init__(
+        self, cfg: DictConfig, by_risk: Callable[[KBestLists, int], KBestLists] | None
+    ) -> None:
+        self._cfg, self._by_risk = cfg, by_risk
+        names, self._values = read_any_weights(cfg.weights)
+        self._names = names.names(range(len(names)))
+        self._own: list[str] = []
+        self._weights = FrozenWeights(Vocabulary(), np.empty(0))
+
+    def blocks(self, path: Path, form: str) -> Iterator[tuple[Block, KBestLists]]:
+        """Yield lists as they were read, and in their new order; tell what weights they lack."""
+        cfg = self._cfg
+        options = {name: cfg[name] for name in ("missing", "on_error", "sizes", "score")}
+        options |= {name: dict(cfg[name]) for name in ("columns", "scale")}
+        options["dense"] = _dense_of(cfg.weights) if cfg.dense is None else cfg.dense
+        if not self._values.any():
+            print(
+                f"{cfg.weights}: all weights are 0, which leaves lists as they are",
+                file=sys.stderr,
+            )
+        # Nothing is written before a weight has been found.
+        waiting: list[tuple[Block, KBestLists]] = []
+        features = None
+        for block in blocks(path, form, **options):
+            block.stored.check_features(path)
+            if block.stored.skipped:
+                print(f"{path}: {block.stored.summary()}", file=sys.stderr)
+            features = block.stored.lists.features
+            assert features is not None
+            lists = self._reranked(block.stored.lists, features)
+            waiting.append((block, lists))
+            if not self._values.any() or len(self._lacking(features)) < self._n_active:
+                yield from waiting
+                waiting = []
+        assert features is not None
+        lacking = self._lacking(features)
+        if waiting:
+            raise InputError(
+                f"has no weight for any feature of {cfg.input}: it has {_some(lacking)}, and the "
+                f"lists have {_some(features.names(range(len(features))))}; was it made for other "
+                "lists?",
+                path=cfg.weights,
+            )
+        if lacking:
+            print(
+                f"{cfg.weights}: {len(lacking):,} of {self._n_active:,} features with a weight are "
+                f"nowhere in {cfg.input}: {_some(lacking)}",
+                file=sys.stderr,
+            )
+
+    @property
+    def _n_active(self) -> int:
+        return int(np.count_nonzero(self._values))
+
+    def _lacking(self, features: Vocabulary) -> list[str]:
+        """Return the features with a weight that are not known."""
+        active = [self._own[i] for i in np.flatnonzero(self._values).tolist()]
+        found = features.lookup(active) >= 0
+        return [name for name, there in zip(active, found, strict=True) if not there]
+
+    def _reranked(self, lists: KBestLists, features: Vocabulary) -> KBestLists:
+        own = names_in(features, self._names)
+        if own != self._own:
+            self._own, self._weights = own, FrozenWeights(Vocabulary(own), self._values)
+        k = self._cfg.n_best or 1
+        if self._by_risk is None:
+            return reranked(lists, self._weights, k)
+        return self._by_risk(reranked(lists, self._weights), k)
 
 
 @contextmanager

@@ -87,6 +87,32 @@ def read_text(
     return text
 
 
+def text_pieces(
+    path: str | os.PathLike[str],
+    size: int,
+    refused: Mapping[bytes, str] = MappingProxyType({}),
+) -> Iterator[bytearray]:
+    """Yield what `read_text` returns in pieces of whole lines, each of `size` bytes or more.
+
+    Raises InputError: as `read_text`.
+    """
+    blocks = _blocks(path)
+    first = next(blocks, b"")
+    for begin, message in refused.items():
+        if first.startswith(begin):
+            raise InputError(message, path=path)
+    text = bytearray()
+    for block in _whole_lines(_plain(chain([first], blocks), path)):
+        text += block
+        if len(text) >= size:
+            yield text
+            text = bytearray()
+    if text and not text.endswith(b"\n"):
+        text += b"\n"
+    if text:
+        yield text
+
+
 def check_utf8(text: bytearray, path: str | os.PathLike[str]) -> None:
     """Raise InputError with the first line that is not UTF-8.
 

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -23,7 +23,7 @@ from torchtune_smt.core.offsets import offsets, runs
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import finite_number, split_fields, split_words, whole_number
 from torchtune_smt.core.text_kernels import count_lines
-from torchtune_smt.core.textio import read_text
+from torchtune_smt.core.textio import read_text, text_pieces
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
@@ -63,6 +63,9 @@ Sizes = tuple[int, int, int, int]
 
 PIECE: Final = 1 << 22
 """Bytes that are parsed at a time."""
+
+# Bytes of a file that tell how it is written.
+_LOOKED_AT: Final = 1 << 22
 
 MAX_DENSE: Final = 200
 """cdec's lists do not say which features are dense; more than these cannot be meant."""
@@ -196,6 +199,91 @@ def read_lists(
     FINITE.or_null().check("missing", missing)
     data = read_text_of_lists(path) if text is None else text
     layout = layout_of(data, format)
+    stored = _parsed(data, path, layout, words, features, ids, dense, missing, on_error)
+    return stored if shard else merged([stored], [path], strict=on_error == "error")
+
+
+def stream_lists(
+    path: Path,
+    format: Format | None,
+    *,
+    features: Vocabulary,
+    ids: Vocabulary,
+    dense: Sequence[str] | None,
+    missing: float | None,
+) -> Iterator[tuple[StoredLists, list[bytearray]]]:
+    """Yield the lists of a file some at a time, with their lines; faults are errors.
+
+    `StoredLists.lists.entry` are still the lines of the whole file: the first of some lists is the
+    first of the lines that come with them. Words are numbered anew each time.
+
+    Raises InputError: as `read_lists`; or sentences are not in order.
+
+    missing: None or 0, unless `dense` is given: what stands for a feature must be known from the
+        first line on.
+    """
+    rest, head = bytearray(), bytearray()
+    line, sentence = 0, -1
+    layout: Layout | None = None
+    for piece in chain(text_pieces(path, PIECE, _TUNING_FILES), [None]):
+        rest += piece or b""
+        cut = len(rest) if piece is None else _last_sentence(rest)
+        if cut == 0:
+            continue
+        text = head + rest[:cut]
+        rest = rest[cut:]
+        layout = layout or layout_of(text, format)
+        # The first line of the file, which says what the others must have, stands before each part.
+        first = line - bool(head)
+        stored = _parsed(text, path, layout, None, features, ids, dense, missing, "error", first)
+        lists = stored.lists
+        if head:
+            lists = lists.chosen(np.arange(1, lists.n_hypotheses))
+        else:
+            head = text[: text.index(b"\n") + 1]
+        expected = np.arange(sentence + 1, sentence + 1 + len(lists))
+        if (lists.index != expected).any():
+            at = int((lists.index != expected).argmax())
+            raise InputError(
+                f"this list is of sentence {lists.index[at]}, and the next one is {expected[at]}; "
+                "sentences are numbered from 0 without gaps, and in order where the file is not "
+                "held (on_error=skip holds it, and leaves sentences without a list out)",
+                path=path,
+                line=int(lists.entries()[lists.begin[at]]),
+            )
+        sentence += len(lists)
+        lines = text.split(b"\n")[1 if first < line else 0 : -1]
+        line += len(lines)
+        yield replace(stored, lists=lists, n_sentences=sentence + 1), lines
+    if layout is None:
+        raise InputError("is empty; k-best lists are expected", path=path)
+
+
+def _last_sentence(text: bytearray) -> int:
+    """Return where the lines of the last sentence begin."""
+    end, number = len(text), None
+    while end:
+        begin = text.rfind(b"\n", 0, end - 1) + 1
+        found = text[begin:end].partition(b"|||")[0].strip(b" \t")
+        if number is not None and found != number:
+            return end
+        number, end = found, begin
+    return 0
+
+
+def _parsed(
+    data: bytearray,
+    path: Path,
+    layout: Layout,
+    words: Vocabulary | None,
+    features: Vocabulary | None,
+    ids: Vocabulary | None,
+    dense: Sequence[str] | None,
+    missing: float | None,
+    on_error: OnError,
+    first: int = 0,
+) -> StoredLists:
+    """Return the lists of a text, whose lines are `first` + 1 and so on; see `read_lists`."""
     moses = layout.form != kernels.CDEC
     example = "Label= 0.5" if moses else "name=0.5"
     assembler = ListAssembler(data, path, words, features, on_error, example, missing)
@@ -204,7 +292,7 @@ def read_lists(
     if layout.form == kernels.UNLABELLED:
         assembler.set_dense([f"F{i}" for i in range(layout.width)])
     for piece, sizes, lines in assembler.parsed(layout):
-        assembler.add(piece, sizes, lines + 1)
+        assembler.add(piece, sizes, lines + 1 + first)
     names = assembler.dense_names if dense is None else list(dense)
     if not moses and dense is None:
         names = assembler.without_colon()
@@ -217,7 +305,7 @@ def read_lists(
     # The parser has seen to it that lines have all of Moses's labels.
     must = names if not moses or dense is not None or missing is not None else ()
     lists = assembler.lists(must, fixed=not moses and dense is None and missing is None)
-    stored = StoredLists(
+    return StoredLists(
         lists,
         names,
         missing != 0,
@@ -225,7 +313,6 @@ def read_lists(
         assembler.skipped,
         n_entries=assembler.n_lines,
     )
-    return stored if shard else merged([stored], [path], strict=on_error == "error")
 
 
 def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
@@ -603,6 +690,11 @@ class Layout(NamedTuple):
     roles: tuple[int, ...] = (kernels.ID, kernels.WORDS, kernels.FEATURES, kernels.TOTAL)
     named: bool = False
 
+    @property
+    def total(self) -> int:
+        """The field with the score, from 0."""
+        return self.roles.index(kernels.TOTAL)
+
 
 def layout_of(data: bytearray, format: Format | None = None) -> Layout:
     """Return how lines are written, by the first one that has features.
@@ -611,7 +703,7 @@ def layout_of(data: bytearray, format: Format | None = None) -> Layout:
     (Travatar). Fields of words alone, as of alignments, and Marian's scores of words are passed by.
     """
     default = Layout(kernels.MOSES if format == "moses" else kernels.CDEC)
-    for line in data[:PIECE].decode("utf-8", "replace").split("\n")[:1000]:
+    for line in data[:_LOOKED_AT].decode("utf-8", "replace").split("\n")[:1000]:
         fields = [split_words(field) for field in split_fields(line)]
         numeric = [bool(some) and None not in map(finite_number, some) for some in fields]
         single = [len(some) == 1 and fine for some, fine in zip(fields, numeric, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -79,7 +80,7 @@ FORMS: Final[Mapping[str, Form]] = {
 }
 """The forms that are read hypothesis by hypothesis, in the order in which they are looked for."""
 
-_BARS: Final[Mapping[str, Format | None]] = {
+BARS: Final[Mapping[str, Format | None]] = {
     "bars": None,
     "cdec": "cdec",
     "joshua": "cdec",
@@ -89,7 +90,7 @@ _BARS: Final[Mapping[str, Format | None]] = {
     "travatar": "cdec",
 }
 
-FORM_NAMES: Final = (*_BARS, *FORMS)
+FORM_NAMES: Final = (*BARS, *FORMS)
 """How forms are called."""
 
 
@@ -108,6 +109,8 @@ def read_lists(
     scale: Mapping[str, float] | None = None,
     ids: Vocabulary | None = None,
     shard: bool = False,
+    text: bytearray | None = None,
+    texts: bool = False,
 ) -> StoredLists:
     """Read k-best lists in whatever form.
 
@@ -143,6 +146,10 @@ def read_lists(
         Of sentences; taken and added to.
     shard : bool
         Whether other files have more of the sentences; `merged` then sees which ones are missing.
+    text : bytearray, optional
+        That of a file with fields between ``|||``, if it was read already.
+    texts : bool
+        Whether `StoredLists.texts` are kept, of other forms.
     """
     paths = [Path(path)] if isinstance(path, str | PathLike) else [Path(one) for one in path]
     one_of(*FORM_NAMES).or_null().check("form", form)
@@ -153,18 +160,19 @@ def read_lists(
     parts = []
     for one in paths:
         name = form or detected(one)
-        if name in _BARS:
+        if name in BARS:
             part = (
                 read_bars(
-                    one, _BARS[name], words=words, features=features, ids=ids, dense=dense,
-                    missing=missing, on_error=on_error, shard=True,
+                    one, BARS[name], words=words, features=features, ids=ids, dense=dense,
+                    missing=missing, on_error=on_error, shard=True, text=text,
                 )
             )  # fmt: skip
             parts.append(with_score(part) if score else part)
         else:
             entries = _checked(FORMS[name].read(one, sizes), dense, missing, score)
-            parts.append(_assembled(entries, one, words, features, ids, dense, missing, on_error))
-    stored = merged(parts, paths, strict=on_error == "error" and not shard, by_line=name in _BARS)
+            part, strings = _assembled(entries, one, words, features, ids, dense, missing, on_error)
+            parts.append(replace(part, texts=strings) if texts else part)
+    stored = merged(parts, paths, strict=on_error == "error" and not shard, by_line=name in BARS)
     if columns and len(parts) > 1:
         raise InputError("columns belong to one file of lists; join them in JSON lines")
     if columns:
@@ -175,6 +183,9 @@ def read_lists(
 def detected(path: Path) -> str:
     """Return the form of a file, or of a folder; raise InputError if there is none."""
     lines: list[str] = []
+    if path.exists() and not path.is_file() and not path.is_dir():
+        # A pipe is read once.
+        return "bars"
     if not path.is_dir():
         lines = list(
             islice((line for line in iterate_lines(path) if line.strip(" \t")), _LOOKED_AT)
@@ -200,15 +211,15 @@ def _assembled(
     dense: Sequence[str] | None,
     missing: float | None,
     on_error: OnError,
-) -> StoredLists:
-    """Return entries as lists; see `read_lists`."""
+) -> tuple[StoredLists, list[str]]:
+    """Return entries as lists, and their texts; see `read_lists`."""
     sentences: dict[str | int, Sequence[str]] = {}
     announced: set[str | int] = set()
     filled: set[str | int] = set()
     kept: list[Entry] = []
     places: list[int] = []
     skipped: Counter[str] = Counter()
-    n_entries = 0
+    strings: list[str] = []
     for entry in entries:
         if entry.text is None and not entry.error:
             if entry.id in announced:
@@ -218,7 +229,7 @@ def _assembled(
             announced.add(entry.id)
             sentences[entry.id] = entry.references
             continue
-        n_entries += 1
+        strings.append(entry.text or "")
         sentences.setdefault(entry.id, ())
         filled.add(entry.id)
         if entry.error and on_error == "error":
@@ -227,7 +238,7 @@ def _assembled(
             skipped["hypotheses with a fault"] += 1
         else:
             kept.append(entry)
-            places.append(n_entries)
+            places.append(len(strings))
     if not kept:
         raise InputError(
             f"no hypothesis is left ({listed(skipped) or 'there is none'}); check the form",
@@ -254,16 +265,17 @@ def _assembled(
     if dense is None:
         named = dict.fromkeys(name for entry in kept for name in entry.features)
         dense = [name for name in named if ":" not in name]
-    return StoredLists(
+    stored = StoredLists(
         lists,
         list(dense),
         missing != 0,
         n_sentences,
         skipped,
-        n_entries=n_entries,
+        n_entries=len(strings),
         empty=frozenset(number[id] for id in announced - filled),
         references={number[id]: list(some) for id, some in sentences.items() if some},
     )
+    return stored, strings
 
 
 def _checked(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.text import split_fields
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.formats import layout_of, read_text_of_lists, stream_lists
+from torchtune_smt.kbest.forms import BARS, detected, read_lists
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.stored_lists import StoredLists
+from torchtune_smt.kbest.writers import WRITERS, bar_lines
 
 
 def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBestLists:
@@ -52,36 +59,76 @@ def best_first(lists: KBestLists, score: Float64, k: int | None = None) -> KBest
     return replace(lists, score=score).chosen(numbers)
 
 
-def best_lines(lists: KBestLists, n_sentences: int) -> Iterator[str]:
+class Block(NamedTuple):
+    """Some lists of a file.
+
+    Attributes
+    ----------
+    stored : StoredLists
+    form : str
+    lines : list of bytes
+        Of a form with fields between ``|||``: the lines from `first` on.
+    first : int
+        From 1.
+    """
+
+    stored: StoredLists
+    form: str
+    lines: Sequence[bytearray] = ()
+    first: int = 1
+
+    def text(self, entry: int) -> str:
+        """Return the words of a hypothesis as the file has them."""
+        if self.form not in BARS:
+            return self.stored.texts[entry - 1]
+        return split_fields(self.lines[entry - self.first].decode("utf-8"))[1].strip(" \t")
+
+
+def blocks(path: Path, form: str | None, **options: Any) -> Iterator[Block]:
+    """Yield the lists of a file: some at a time where it can be read so, and else all.
+
+    Raises InputError: as `read_lists`.
+
+    options: those of `read_lists`.
+    """
+    name = form or detected(path)
+    if name not in BARS:
+        yield Block(read_lists(path, name, texts=True, **options), name)
+        return
+    features, ids = Vocabulary(), Vocabulary()
+    dense, missing = options["dense"], options["missing"]
+    held = any(options[what] for what in ("columns", "scale", "score"))
+    if held or options["on_error"] != "error" or not (missing in (None, 0) or dense is not None):
+        text = read_text_of_lists(path)
+        lines = text.split(b"\n")
+        yield Block(read_lists(path, name, text=text, **options), name, lines)
+        return
+    first = 1
+    for stored, lines in stream_lists(
+        path, BARS[name], features=features, ids=ids, dense=dense, missing=missing
+    ):
+        yield Block(stored, name, lines, first)
+        first += len(lines)
+
+
+def best_lines(block: Block, lists: KBestLists, first: int = 0) -> Iterator[str]:
     """Yield the first hypothesis of each sentence, a line; empty for one without a list.
 
-    Parameters
-    ----------
-    lists : KBestLists
-        ``index`` ascends: the numbers of the sentences, from 0.
-    n_sentences : int
-        How many there are.
+    Behind the name of the sentence, where it has one, as in Kaldi's files.
+
+    lists: those of the block, best first; ``index`` ascends.
+    first: the number of the first sentence of the block.
     """
-    written = 0
-    for kbest in lists:
-        yield "\n" * (kbest.index - written)
-        yield kbest.text(0) + "\n"
-        written = kbest.index + 1
-    yield "\n" * (n_sentences - written)
+    best = dict(zip(lists.index.tolist(), lists.entries()[lists.begin[:-1]].tolist(), strict=True))
+    for number in range(first, block.stored.n_sentences):
+        text = block.text(best[number]) if number in best else ""
+        yield (text if lists.ids is None else f"{lists.ids[number]} {text}") + "\n"
 
 
-def file_lines(lists: KBestLists, text: Sequence[bytearray]) -> Iterator[str]:
-    """Yield the lines of a file in the order of the lists, with their scores in the fourth field.
-
-    Parameters
-    ----------
-    lists : KBestLists
-        With scores; the entry of a hypothesis is its line, from 1.
-    text : sequence of bytearray
-        The lines of the file.
-    """
-    scores = [] if lists.score is None else lists.score.tolist()
-    for line, score in zip(lists.entries().tolist(), scores, strict=True):
-        fields = split_fields(text[line - 1].decode("utf-8"))
-        fields[3] = f" {score:.10g} " if len(fields) > 4 else f" {score:.10g}"
-        yield "|||".join(fields) + "\n"
+def list_lines(block: Block, lists: KBestLists, path: Path) -> Iterator[str]:
+    """Yield the lines of lists with scores in the form of their file, `path`."""
+    if block.form not in BARS:
+        yield from WRITERS[block.form](path, lists)
+    elif block.lines:
+        total = layout_of(bytearray(b"\n".join(block.lines[:1000])), BARS[block.form]).total
+        yield from bar_lines(lists, block.lines, block.first, total)

@@ -40,6 +40,8 @@ class StoredLists:
         Sentences of which the file says that they have no hypothesis.
     references : dict of int to list of str
         By the number of the sentence, where the file has them.
+    texts : sequence of str
+        Hypotheses as the file has them, by entry - 1, where that was asked for.
     """
 
     lists: KBestLists
@@ -50,6 +52,7 @@ class StoredLists:
     n_entries: int = 0
     empty: frozenset[int] = frozenset()
     references: Mapping[int, list[str]] = field(default_factory=dict)
+    texts: Sequence[str] = ()
 
     def summary(self) -> str:
         """Return a line for the log: how much there is, and what was left out, and why."""

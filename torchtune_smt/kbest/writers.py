@@ -1,0 +1,172 @@
+"""Writers of k-best lists in the form that they were read in, in another order."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from torchtune_smt.core.text import split_fields
+from torchtune_smt.core.textio import iterate_lines, read_lines
+from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.readers import FAIRSEQ, espnet_folders, kaldi_files, keyed_lines
+
+_TAB: Final = "\t"
+
+# Of any hypothesis of a list, by its entry: the entries and new scores of the list, in order.
+_Order = Mapping[int, Sequence[tuple[int, float]]]
+
+
+def _pairs(kbest: KBest) -> list[tuple[int, float]]:
+    """Return the entries and scores of a list."""
+    assert kbest.entry is not None and kbest.score is not None
+    return list(zip(kbest.entry.tolist(), kbest.score.tolist(), strict=True))
+
+
+def _order(lists: KBestLists) -> _Order:
+    return {entry: pairs for pairs in map(_pairs, lists) for entry, _ in pairs}
+
+
+def bar_lines(
+    lists: KBestLists, text: Sequence[bytearray], first: int, total: int
+) -> Iterator[str]:
+    """Yield the lines of a file in the order of the lists, with their scores.
+
+    lists: with scores; the entry of a hypothesis is its line, from 1.
+    text: lines of the file, from line `first` on.
+    total: the number of the field that has the score, from 0.
+    """
+    scores = [] if lists.score is None else lists.score.tolist()
+    for line, score in zip(lists.entries().tolist(), scores, strict=True):
+        fields = split_fields(text[line - first].decode("utf-8"))
+        fields[total] = f" {score:.10g} " if len(fields) > total + 1 else f" {score:.10g}"
+        yield "|||".join(fields) + "\n"
+
+
+def _chosen(order: _Order, first: int, size: int) -> Sequence[tuple[int, float]]:
+    """Return the place, from 0, and score of the hypotheses of a list that are written."""
+    entries = range(first, first + size)
+    found: Sequence[tuple[int, float]] = next((order[e] for e in entries if e in order), ())
+    return [(entry - first, score) for entry, score in found]
+
+
+def _json_lines(path: Path, lists: KBestLists) -> Iterator[str]:
+    first, order = 1, _order(lists)
+    for text in iterate_lines(path):
+        if text.strip(" \t"):
+            record = json.loads(text)
+            old = record["hypotheses"]
+            new = _chosen(order, first, len(old))
+            record["hypotheses"] = [{**old[place], "score": score} for place, score in new]
+            first += len(old)
+            yield json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _sockeye_lines(path: Path, lists: KBestLists) -> Iterator[str]:
+    first, order = 1, _order(lists)
+    for text in iterate_lines(path):
+        record: dict[str, Any] = json.loads(text)
+        old = record.get("translations", [record.get("translation", "")])
+        new = _chosen(order, first, len(old))
+        first += len(old)
+        texts, costs = [old[place] for place, _ in new], [-score for _, score in new]
+        if "translations" in record:
+            record |= {"translations": texts, "scores": [[cost] for cost in costs]}
+        if texts:
+            record |= {"translation": texts[0], "score": costs[0]}
+        yield json.dumps(record, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _hypo2trans_lines(path: Path, lists: KBestLists) -> Iterator[str]:
+    first, order, records = 1, _order(lists), json.loads("\n".join(read_lines(path)))
+    for record in records:
+        old = record["input"]
+        record["input"] = [old[place] for place, _ in _chosen(order, first, len(old))]
+        first += len(old)
+    yield json.dumps(records, ensure_ascii=False, indent=1) + "\n"
+
+
+def _fairseq_lines(path: Path, lists: KBestLists) -> Iterator[str]:
+    """Yield what is said of a source, and then of its hypotheses, in their new order."""
+    heads: dict[int, list[str]] = {}
+    blocks: list[list[str]] = []
+    for text in iterate_lines(path):
+        match = FAIRSEQ.match(text)
+        if match and match[1] in "STI":
+            heads.setdefault(int(match[2]), []).append(text)
+        elif match and match[1] == "H":
+            blocks.append([text])
+        elif match and blocks:
+            blocks[-1].append(text)
+    for kbest in lists:
+        yield from (line + "\n" for line in heads.get(kbest.index, []))
+        for entry, score in _pairs(kbest):
+            for line in blocks[entry - 1]:
+                fields = line.split("\t")
+                if line[0] in "HD":
+                    fields[1] = f"{score / math.log(2):.10g}"
+                yield "\t".join(fields) + "\n"
+
+
+def _lines(rescored: Callable[[str, float], str]) -> Callable[[Path, KBestLists], Iterator[str]]:
+    """Return what yields the lines of a file in their new order, with new scores."""
+
+    def write(path: Path, lists: KBestLists) -> Iterator[str]:
+        old = read_lines(path)
+        for entry, score in (pair for kbest in lists for pair in _pairs(kbest)):
+            yield rescored(old[entry - 1], score) + "\n"
+
+    return write
+
+
+WRITERS: Final[Mapping[str, Callable[[Path, KBestLists], Iterator[str]]]] = {
+    "json": _json_lines,
+    "sockeye": _sockeye_lines,
+    "hypo2trans": _hypo2trans_lines,
+    "fairseq": _fairseq_lines,
+    "ctranslate2": _lines(lambda line, score: f"{score:.10g} |||" + line.partition(" |||")[2]),
+    "nemo": _lines(lambda line, score: f"{line.rpartition(_TAB)[0]}{_TAB}{score:.10g}"),
+    "lines": _lines(lambda line, _: line),
+}
+"""What writes lists with scores, and entries as they were read, anew: of each form."""
+
+
+def _espnet_files(path: Path, lists: KBestLists) -> dict[str, list[str]]:
+    """Return the lines of ESPnet's files ``{n}best_recog/text`` and ``score``, of one job."""
+    keys = [
+        (id, text)
+        for folder in espnet_folders(path)
+        for id, (text, _) in keyed_lines(folder / "text").items()
+    ]
+    files: dict[str, list[str]] = {}
+    for kbest in lists:
+        for n, (entry, score) in enumerate(_pairs(kbest), 1):
+            id, text = keys[entry - 1]
+            files.setdefault(f"{n}best_recog/text", []).append(f"{id} {text}\n")
+            files.setdefault(f"{n}best_recog/score", []).append(f"{id} {score:.10g}\n")
+    return files
+
+
+def _kaldi_files(path: Path, lists: KBestLists) -> dict[str, list[str]]:
+    """Return the lines of Kaldi's files, with new numbers behind the utterances."""
+    found = kaldi_files(path)
+    assert found is not None
+    files = {file.name: keyed_lines(file) for file in (found[0], *found[1].values())}
+    keys = list(files[found[0].name])
+    names = [
+        (keys[entry - 1], f"{keys[entry - 1].rpartition('-')[0]}-{n}")
+        for kbest in lists
+        for n, (entry, _) in enumerate(_pairs(kbest), 1)
+    ]
+    return {
+        file: [f"{new} {lines[old][0]}\n" for old, new in names] for file, lines in files.items()
+    }
+
+
+FOLDER_WRITERS: Final[Mapping[str, Callable[[Path, KBestLists], dict[str, list[str]]]]] = {
+    "espnet": _espnet_files,
+    "kaldi": _kaldi_files,
+}
+"""The same of forms that are folders: the lines of each file."""
