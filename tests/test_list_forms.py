@@ -21,6 +21,8 @@ from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.forms import FORM_NAMES, read_lists
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.rerank import best_first
+from torchtune_smt.kbest.writers import FOLDER_WRITERS, WRITERS
 
 Plain = list[tuple[str, list[tuple[str, dict[str, float], float | None]]]]
 
@@ -222,6 +224,34 @@ def test_a_form_is_recognised_and_read(form: str, tmp_path: Path) -> None:
         put(tmp_path, {"numbers": "3\n0\n1\n"})
         read = read_lists(path, form, sizes=tmp_path / "numbers")
         assert [len(kbest) for kbest in read.lists] == [3, 1] and read.empty == {1}
+
+
+@pytest.mark.parametrize("form", [*WRITERS, *FOLDER_WRITERS])
+def test_a_list_is_written_back_in_its_form(form: str, tmp_path: Path) -> None:
+    path = put(tmp_path / "old", EXAMPLES[form][0])
+    sizes = 2 if form in ("ctranslate2", "nemo", "lines") else None
+    old = read_lists(path, form, sizes=sizes, texts=True)
+    # The last becomes the first.
+    lists = best_first(old.lists, np.arange(old.lists.n_hypotheses) / 8)
+    if form in WRITERS:
+        new = put(tmp_path / "new", {"list": "".join(WRITERS[form](path, lists))})
+    else:
+        written = FOLDER_WRITERS[form](path, lists)
+        new = put(tmp_path, {f"new/{name}": "".join(some) for name, some in written.items()})
+    stored = read_lists(new, form, sizes=sizes, texts=True)
+    assert stored.n_sentences == old.n_sentences and stored.references == old.references
+    texts = [stored.texts[entry - 1] for entry in stored.lists.entries()]
+    assert texts == [old.texts[entry - 1] for entry in lists.entries()]
+    expected = plain(lists)
+    if form in ("kaldi", "lines", "hypo2trans"):
+        expected = [(id, [(t, row, None) for t, row, _ in some]) for id, some in expected]
+    elif form != "json":
+        expected = [(id, [(t, {"score": s}, s) for t, _, s in some]) for id, some in expected]
+    for (id, some), (new_id, others) in zip(expected, plain(stored.lists), strict=True):
+        assert id == new_id
+        for (text, row, score), (new_text, new_row, new_score) in zip(some, others, strict=True):
+            assert (text, pytest.approx(score)) == (new_text, new_score)
+            assert pytest.approx({n: v for n, v in row.items() if v}) == new_row
 
 
 def test_real_lists_of_espnet(shared: Path, tmp_path: Path) -> None:
