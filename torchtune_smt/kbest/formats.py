@@ -21,7 +21,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.offsets import offsets, runs
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.text import finite_number, split_fields, split_words, whole_number
+from torchtune_smt.core.text import BLANKS, finite_number, split_fields, split_words
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import read_text, text_pieces
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -63,6 +63,9 @@ Sizes = tuple[int, int, int, int]
 
 PIECE: Final = 1 << 22
 """Bytes that are parsed at a time."""
+
+# What a sentence is called that has no number; other tools would take ``0x0`` and ``1_0`` for one.
+_NAME: Final = re.compile(r"(?!0x)(?=.*[A-Za-z]|[^ \t]+-)[^ \t]+")
 
 # Bytes of a file that tell how it is written.
 _LOOKED_AT: Final = 1 << 22
@@ -703,13 +706,16 @@ def layout_of(data: bytearray, format: Format | None = None) -> Layout:
     (Travatar). Fields of words alone, as of alignments, and Marian's scores of words are passed by.
     """
     default = Layout(kernels.MOSES if format == "moses" else kernels.CDEC)
-    for line in data[:_LOOKED_AT].decode("utf-8", "replace").split("\n")[:1000]:
+    lines = data[:_LOOKED_AT].decode("utf-8", "replace").split("\n")[:1000]
+    ids = [line.partition("|||")[0].strip(BLANKS) for line in lines if line.count("|||") > 2]
+    # One line among others may have a fault.
+    named = 2 * sum(_NAME.fullmatch(id) is not None for id in ids) > len(ids)
+    for line in lines:
         fields = [split_words(field) for field in split_fields(line)]
         numeric = [bool(some) and None not in map(finite_number, some) for some in fields]
         single = [len(some) == 1 and fine for some, fine in zip(fields, numeric, strict=True)]
         if len(fields) < 4:
             continue
-        named = len(fields[0]) == 1 and whole_number(fields[0][0]) is None
         places = range(2, len(fields))
         at = next((i for i in places if _has_names(fields[i])), 0)
         bare = next((i for i in places[:-1] if numeric[i] and single[i + 1] and not at), 0)
