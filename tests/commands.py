@@ -109,13 +109,18 @@ def _logging() -> Iterator[None]:
 
 def example() -> Dataset:
     """Return the bundled example, as conf/data/example.yaml has it."""
-    steps = {"normalize": True, "tokenize": "source", "lowercase": True}
+    steps = {"normalize": True, "tokenize": True, "lowercase": True}
     return Dataset("example", "de", "en", EXAMPLE, **steps)  # type: ignore[arg-type]
 
 
 def example_source(split: str) -> list[str]:
     """Return the source sentences of a set of the example, their words between blanks."""
     return [" ".join(words) for words in example().require(split).source]
+
+
+def example_target(split: str, reference: int = 0) -> list[str]:
+    """Return their translations, in the same way."""
+    return [" ".join(words[reference]) for words in example().require(split).references]
 
 
 MODEL = ["model.order=3", "model.folds=3", "model.iterations=2", "model.aligner=fast_align"]

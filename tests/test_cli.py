@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 import yaml
-from commands import MODEL, NAMES, SMALL, Run, example_source, run_command, train
+from commands import MODEL, NAMES, SMALL, Run, example_source, example_target, run_command, train
 from hydra import compose, initialize_config_dir
 from hydra.core.plugins import Plugins
 from hydra.utils import get_object, instantiate
@@ -35,7 +35,7 @@ def translate(run: Run, *options: str | Path) -> str:
 
 
 def references(split: str) -> list[list[str]]:
-    return [read_lines(EXAMPLE / f"{split}.en.{i}") for i in (0, 1)]
+    return [example_target(split, i) for i in (0, 1)]
 
 
 def bleu(lines: list[str], split: str = "test") -> float:
@@ -365,9 +365,11 @@ def test_every_line_gets_a_translation(run: Run, tmp_path: Path) -> None:
     assert translate(run, f"input={tmp_path / 'in'}") == ""
 
 
-def test_scores_are_those_of_sacrebleu(run: Run) -> None:
+def test_scores_are_those_of_sacrebleu(run: Run, tmp_path: Path) -> None:
     system = run.folder / "test.translations.txt"
-    files = f"references=[{EXAMPLE / 'test.en.0'},{EXAMPLE / 'test.en.1'}]"
+    for name, lines in zip("ab", references("test"), strict=True):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    files = f"references=[{tmp_path / 'a'},{tmp_path / 'b'}]"
     for where in (files, "data=example"):
         outcome = run_command("evaluate", f"systems={system}", where, folder=run.place).check()
         lines = read_lines(system)
@@ -478,12 +480,6 @@ def test_a_template_from_a_file_in_the_current_folder(run: Run, place: Path) -> 
 # The user's own files
 
 
-def raw(line: str) -> str:
-    """A line of the example as people write it."""
-    line = re.sub(r" ([.,?!])", r"\1", line)
-    return line[:1].upper() + line[1:]
-
-
 def test_files_of_the_user(place: Path, tmp_path: Path) -> None:
     """Raw text is tokenised and lowercased; then it is the example's."""
     sets = []
@@ -492,7 +488,7 @@ def test_files_of_the_user(place: Path, tmp_path: Path) -> None:
             lines = read_lines(EXAMPLE / f"{split}.{end}")[:300]
             if split == "train":
                 lines.insert(7, "" if end == "de" else "A line without a source.")
-            text = "".join(f"{raw(line)}\n" for line in lines)
+            text = "".join(f"{line}\n" for line in lines)
             (tmp_path / f"{split}.{end}").write_text(text)
         files = ",".join(str(tmp_path / f"{split}.{end}") for end in ends)
         sets.append(f"data.{split}=[{files}]")

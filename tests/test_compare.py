@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import yaml
-from commands import Outcome, Run, run_command
+from commands import Outcome, Run, example_target, run_command
 
 from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.errors import InputError
@@ -58,7 +58,7 @@ def sweep(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bleu(path: Path) -> sacrebleu.metrics.bleu.BLEUScore:
-    references = [read_lines(EXAMPLE / f"test.en.{i}") for i in range(2)]
+    references = [example_target("test", i) for i in range(2)]
     return sacrebleu.corpus_bleu(read_lines(path), references, tokenize="none", force=True)
 
 

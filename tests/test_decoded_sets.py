@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import Outcome, Run, example_source, run_command, train
+from commands import Outcome, Run, example_source, example_target, run_command, train
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.snapshot import FrozenWeights
@@ -101,7 +101,7 @@ LONGEST = 8
 def on_train(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that was tuned on a bitext, which lacks some lines of its files."""
     place = tmp_path_factory.mktemp("on_train")
-    sides = {"de": example_source("train"), "en": read_lines(EXAMPLE / "train.en")}
+    sides = {"de": example_source("train"), "en": example_target("train")}
     for language, lines in sides.items():
         (place / f"train.{language}").write_text("".join(f"{line}\n" for line in lines[:300]))
     data = [f"data.train=[{place / 'train.de'},{place / 'train.en'}]"]

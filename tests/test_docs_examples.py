@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import example_source, run_command
+from commands import example_source, example_target, run_command
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.rows import Rows
@@ -108,7 +108,7 @@ def tuned(repository: Path, folder: Path) -> Tuned:
 
 def write_dictionary(path: Path) -> None:
     """Write the words of each German word's sentences that go with it most often."""
-    sides = [example_source("train"), read_lines(example_folder() / "train.en")]
+    sides = [example_source("train"), example_target("train")]
     together: Counter[tuple[str, str]] = Counter()
     alone: Counter[str] = Counter()
     for source, target in zip(*sides, strict=True):

@@ -244,7 +244,7 @@ def test_the_weights_of_a_run_say_what_they_belong_to(run: Run) -> None:
         "outputs/models/example (de-en)",
         "outputs/models/example (de-en)",
         "dense rule_id rule_shape source_ngram",
-        "de-en normalize tokenize=source lowercase",
+        "de-en normalize tokenize lowercase",
     ]
 
 
@@ -300,7 +300,7 @@ def test_weights_of_text_that_was_prepared_in_another_way(run: Run, tmp_path: Pa
     # The bitext is another one, too.
     folder = ["model.folder=outputs/models/example", *MODEL]
     error = refused(run.place, moved, *folder)
-    steps = "de-en normalize tokenize=source"
+    steps = "de-en normalize tokenize"
     assert f"belongs to text that is prepared as {steps}, and not as {steps} lowercase; " in error
     translate(run.place, moved, *folder, "data.lowercase=false")
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Outcome, Run, example_source, run_command, train
+from commands import Outcome, Run, example_source, example_target, run_command, train
 
 from torchtune_smt.core.resources import example_folder
-from torchtune_smt.core.textio import read_lines
 
 EXAMPLE = example_folder()
 LOSS = """\
@@ -150,7 +149,7 @@ def test_decoders_of_the_users_own_are_models_of_their_own(
     (written / "settings" / "decoder").mkdir()
     choice = Path("decoder", "dictionary.yaml")
     shutil.copy(examples / "conf" / choice, written / "settings" / choice)
-    texts = example_source("train")[:200], read_lines(EXAMPLE / "train.en")[:200]
+    texts = example_source("train")[:200], example_target("train")[:200]
     sentences = (map(str.split, both) for both in zip(*texts, strict=True))
     pairs = {pair for both in sentences for pair in zip(*both, strict=False)}
     lines = [f"{a} {b} {1 / (1 + len(b))}\n" for a, b in sorted(pairs)]

@@ -44,7 +44,7 @@ class StopIn(Callback):
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     folder = tmp_path_factory.mktemp("model") / "model"
     return Parts(
-        dataset=Dataset("example", "de", "en", folders=EXAMPLE, tokenize="source", lowercase=True),
+        dataset=Dataset("example", "de", "en", folders=EXAMPLE, tokenize=True, lowercase=True),
         decoding=Recipe.of(HieroDecoder, k=20, pop_limit=10),
         model=BitextModel(str(folder), iterations=1, order=2, folds=0),
         templates=[RuleShape()],

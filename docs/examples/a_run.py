@@ -8,7 +8,7 @@ from torchtune_smt.tuners.online import OnlineTuner
 
 parts = Parts(
     dataset=Dataset(
-        "example", "de", "en", folders=EXAMPLE, normalize=True, tokenize="source", lowercase=True
+        "example", "de", "en", folders=EXAMPLE, normalize=True, tokenize=True, lowercase=True
     ),
     decoding=Recipe.of(HieroDecoder, k=100, pop_limit=50),
     model=BitextModel("outputs/models/from_python", iterations=2, order=3, folds=2),

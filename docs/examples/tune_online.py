@@ -1,9 +1,9 @@
 """Tuning from Python: online, on dev, three epochs."""
 
-from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.resources import EXAMPLE
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import save_weights
-from torchtune_smt.data.bitext import find_files, read_corpus
+from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.kbest.sentences import Sentences
@@ -18,8 +18,8 @@ from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import score_corpus, translate
 
-source, references = find_files(example_folder(), "dev", "de", "en")
-corpus = read_corpus(source, references)
+steps = {"normalize": True, "tokenize": True, "lowercase": True}
+corpus = Dataset("example", "de", "en", folders=EXAMPLE, **steps).require("dev")
 dev = Sentences.of(corpus.source, corpus.references)
 
 model = load_model("outputs/models/example")

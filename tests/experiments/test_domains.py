@@ -7,7 +7,7 @@ from pathlib import Path
 import domains
 import numpy as np
 import pytest
-from commands import example_source
+from commands import example_source, example_target
 from domains import FOLDER, bags, count_words, kmeans, read_split, similarities
 
 from torchtune_smt.core.errors import InputError
@@ -79,7 +79,6 @@ def test_each_line_has_one_domain(name: str, lines: int) -> None:
 def test_data_without_the_last_domain(repository: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     domains.write_data("example", folder)
-    whole = repository / "torchtune_smt" / "example"
     split = read_split(FOLDER / "example.txt")
     sources = {one: example_source(one) for one in split}
     for one, found in split.items():
@@ -90,14 +89,13 @@ def test_data_without_the_last_domain(repository: Path, tmp_path: Path) -> None:
     assert list(read_lines(folder / domains.LABELS)) == [label[line] for line in kept]
     for ending in ("de", "en.0", "en.1"):
         texts = {
-            one: example_source(one) if ending == "de" else read_lines(whole / f"{one}.{ending}")
+            one: example_source(one) if ending == "de" else example_target(one, int(ending[-1]))
             for one in ("dev", "test")
         }
         apart = [texts[one][i - 1] for one in texts for i in split[one][-1].tolist()]
         assert list(read_lines(folder / f"{domains.OUT}.{ending}")) == apart
     before = (folder / "train.de").stat().st_ino
     domains.write_data("example", folder)
-    whole = repository / "torchtune_smt" / "example"
     assert (folder / "train.de").stat().st_ino == before
 
 

@@ -11,6 +11,7 @@ import green2013_results
 import green2013_rows
 import measured
 import pytest
+from commands import example_source, example_target
 from forecast import print_hours, read_measured
 from green2013_results import Result
 from green2013_rows import ROWS, SETS, SIZES
@@ -85,11 +86,9 @@ def test_the_small_dev_set_is_drawn_once(tmp_path: Path, monkeypatch: pytest.Mon
     names = ["dev_small.de", "dev_small.en.0", "dev_small.en.1"]
     assert [path.name for path in files] == names
     lines = [path.read_text("utf-8").splitlines() for path in files]
-    package = Path(green2013.REPOSITORY) / "torchtune_smt" / "example"
-    whole = [(package / f"dev.{e}").read_text("utf-8").splitlines() for e in ("en.0", "en.1")]
-    # The German of the example is not tokenised, and that of the small set is.
-    rows = list(zip(*whole, strict=True))
-    places = [rows.index(row) for row in zip(*lines[1:], strict=True)]
+    sides = example_source("dev"), example_target("dev"), example_target("dev", 1)
+    rows = list(zip(*sides, strict=True))
+    places = [rows.index(row) for row in zip(*lines, strict=True)]
     assert len(set(places)) == 10 and places == sorted(places)
     assert green2013_rows.small_dev("example", options(tmp_path)) == files
     assert [path.read_text("utf-8").splitlines() for path in files] == lines

@@ -10,13 +10,12 @@ import green2013_domains
 import green2013_rows
 import pytest
 import sacrebleu
-from commands import example_source
+from commands import example_source, example_target
 from domains import FOLDER, read_split
 from green2013_domains import Part
 from runs import Run
 from tuned import configuration
 
-EXAMPLE = Path(green2013.REPOSITORY) / "torchtune_smt" / "example"
 STAND_INS = {"devtest": "dev", "test": "test"}
 
 
@@ -30,7 +29,7 @@ def test_parts_of_dev(tmp_path: Path) -> None:
     whole = list(
         zip(
             example_source("dev"),
-            *(lines_of(EXAMPLE / f"dev.{e}") for e in ("en.0", "en.1")),
+            *(example_target("dev", i) for i in range(2)),
             strict=True,
         )
     )
@@ -55,7 +54,7 @@ def test_parts_of_dev(tmp_path: Path) -> None:
 def test_what_they_are_tried_on() -> None:
     found = green2013_domains.tested_parts("example", {"devtest": "test", "test": "dev"})
     # One behind the other: those of dev stand behind those of test.
-    test, dev = (lines_of(EXAMPLE / f"{one}.en.0") for one in ("test", "dev"))
+    test, dev = (example_target(one) for one in ("test", "dev"))
     split = read_split(FOLDER / "example.txt")
     for part, of_test, of_dev in zip(found, split["test"], split["dev"], strict=True):
         assert part.places == [*(of_test - 1), *(of_dev - 1 + len(test))]

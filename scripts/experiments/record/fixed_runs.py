@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -227,12 +228,13 @@ def _made_lists(name: str) -> str:
     """
     draw = random.Random(name)
     example = REPOSITORY / "torchtune_smt" / "example"
-    texts = [(example / f"{name}.en.{r}").read_text("utf-8").splitlines() for r in (0, 1)]
-    words = sorted({word for text in texts for line in text for word in line.split()})
+    lines_of = ((example / f"{name}.en.{r}").read_text("utf-8").splitlines() for r in (0, 1))
+    texts = [[re.findall(r"'?\w+|[.,?!]", line.lower()) for line in text] for text in lines_of]
+    words = sorted({word for text in texts for line in text for word in line})
     lines = []
     for sentence, references in enumerate(zip(*texts, strict=True)):
         for _ in range(12):
-            chosen = draw.choice(references).split()
+            chosen = list(draw.choice(references))
             for _ in range(draw.randrange(5)):
                 place = draw.randrange(len(chosen))
                 other = draw.choice(words)
