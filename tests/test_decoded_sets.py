@@ -104,7 +104,7 @@ def on_train(tmp_path_factory: pytest.TempPathFactory) -> Run:
     sides = {"de": example_source("train"), "en": example_target("train")}
     for language, lines in sides.items():
         (place / f"train.{language}").write_text("".join(f"{line}\n" for line in lines[:300]))
-    data = [f"data.train=[{place / 'train.de'},{place / 'train.en'}]"]
+    data = [f"data.train=[{place / 'train.de'},{place / 'train.en'}]", "data.tokenize=false"]
     return train(place, "run", *data, f"data.max_length={LONGEST}", "tuner.tune_on=train")
 
 

@@ -278,7 +278,9 @@ def test_groups_of_the_minimum(place: Path) -> None:
     same = line["diagnosis/overlap_features"]
     assert f"with other pairs of the same lists {same:.0%} of the features in groups" in said
     assert 0 <= line["diagnosis/overlap_together"] <= 1 > same > 0
-    assert 0 < line["minimum/residual"] <= 1e-4 and line["minimum/gap"] < 5e-3
+    assert 0 < line["minimum/residual"] <= 1e-4
+    # Where the loss is hardly larger than what smoothes it, that is said.
+    assert line["minimum/gap"] < 5e-3 or "the hinge may be mu/2 above its smoothing" in said
     assert line["groups/features"] >= line["groups/number"] > 0
 
 
@@ -292,9 +294,12 @@ def test_a_path_says_what_parts_of_lambda_max_leave(place: Path) -> None:
     assert f"0.1 of lambda_max leaves {features:,.0f} features in {number:,.0f} groups" in said
 
 
+PREPARED = ["tuner.scaling=rms", "tuner.merge_identical=true", "tuner.sentences=150"]
+
+
 def test_features_of_one_size_and_without_those_that_fire_together(place: Path) -> None:
     """What the file of groups says, times its factors, is the weights."""
-    said = tune(place, "prepared", *BATCH, "tuner.scaling=rms", "tuner.merge_identical=true")
+    said = tune(place, "prepared", *BATCH, *PREPARED)
     assert "features that always fire with others were taken as" in said
     folder = place / "prepared"
     names, values = read_weights(folder / "weights.txt.gz")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, Run
+from commands import MODEL, SMALL, Run, example_target
 from terminal import COLUMNS, in_terminal, screen
 
 from torchtune_smt.core.resources import example_folder
@@ -87,7 +87,7 @@ def test_translate(place: Path, run: Run, typed: bool) -> None:
 
 
 def test_the_other_commands(place: Path, run: Run) -> None:
-    dev = example_folder() / "dev"
+    (place / "dev.en").write_text("".join(f"{line}\n" for line in example_target("dev")), "utf-8")
     (place / "two.nbest").write_text(
         "".join(f"{i} ||| {w} ||| F= {i} ||| 1\n" for i, w in enumerate("ab"))
     )
@@ -98,7 +98,7 @@ def test_the_other_commands(place: Path, run: Run) -> None:
         (
             "evaluate",
             f"{run.folder}/dev.translations.txt",
-            f"references=[{dev}.en.0]",
+            "references=[dev.en]",
             "samples=20",
         ),
         ("plot", str(run.folder), "--output", "typed.png"),

@@ -152,11 +152,11 @@ def test_rows_are_done_once_and_missing_ones_said(
         "| baseline | 1 of 2 | 7.5 | 2.0 |",
         "| dev (1,014) | k-best MIRA | dense | mean | 1,234 | | 31.00 | 30.50 | | 40.38 | | | 7.5 "
         "| 2.0 |",
-        f"| dev (1,014) | {method} | 1 | 1,234 | 10 | 31.00 | 32.00 | 0.200 | 40.75 | 0.050 "
-        "| 1 of 2 | 7.5 | 2.0 |",
+        f"| dev (1,014) | {method} | 1 | 1,234 | 10 | 31.00 | 32.00 | 0.200 (0.400) | 40.75 "
+        "| 0.050 (0.100) | 1 of 2 | 7.5 | 2.0 |",
         # Of the same seed, on the small dev set.
-        f"| train (5,000 sentences) | {method} | 1 | 1,234 | 10 | 31.00 | 33.00 | 0.300 | 41.00 "
-        "| 0.075 | 1 of 2 | 7.5 | 2.0 |",
+        f"| train (5,000 sentences) | {method} | 1 | 1,234 | 10 | 31.00 | 33.00 | 0.300 (0.400) "
+        "| 41.00 | 0.075 (0.100) | 1 of 2 | 7.5 | 2.0 |",
     ]
     assert "| 1 | 0: 30.00; 10: 31.00; 15: 32.00 |" in text
     # A picture is of rivals, and there are none.

@@ -96,7 +96,7 @@ def test_tables(options: Options) -> None:
         "| k-best MIRA | dense | 2 | 0 | 40.86 | 40.70 | baseline | 6 of 9 | 3.0 | 40.61 |" in text
     )
     assert "| k-best MIRA | dense | mean | | 40.86 | 40.60 |" in text
-    assert "| +PT+AL+LO | 1 | 0 | 40.86 | 41.25 | 0.012 |" in text
+    assert "| +PT+AL+LO | 1 | 0 | 40.86 | 41.25 | **0.012** (**0.012**) |" in text
     missing = text.partition("Missing, as they were not run: ")[2]
     assert missing.startswith("MERT, dense; PRO, dense; AdaGrad, dense;")
     with (options.folder / "table.csv").open(encoding="utf-8", newline="") as file:
@@ -131,9 +131,9 @@ def test_a_tuner_against_mosess(options: Options, tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "test.translations.txt").write_text("a b c d e f\n" * 50, "utf-8")
     lines = green2013_moses.against_moses(green2013_moses.results(options), options)
-    assert "| MERT | 40.24 | 100.00 | 100.00 | 2 | 1.000 |" in lines
+    assert "| MERT | 40.24 | 100.00 | 100.00 | 2 | 1.000 (1.000) |" in lines
     (pro,) = (line for line in lines if line.startswith("| PRO"))
-    assert float(pro.split("|")[4]) < 90 and pro.split("|")[6] == " < 0.001 "
+    assert float(pro.split("|")[4]) < 90 and pro.split("|")[6] == " **< 0.001** (**< 0.001**) "
 
 
 def test_rows_are_compared_again_when_the_baseline_is_done_again(

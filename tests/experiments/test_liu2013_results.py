@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,11 +18,14 @@ import tables
 import tuned
 from alike import NOT_COUNTED, settings, shared
 from diagnosis import TAGS, Diagnosis, plot_diagnosis, read_diagnosis
+from hypothesis import given
+from hypothesis import strategies as st
 from liu2013_results import Result, compare_rows, results_of, write_tables
 from liu2013_rows import ROWS, place
 from published import read_results
 from stand_ins import POINTS, FakeCorpus, result
 from tables import Section
+from tuned import configuration
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -52,6 +56,25 @@ def store(folder: Path) -> dict[str, Result]:
     return results
 
 
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holms_correction_is_the_closed_test(values: list[float]) -> None:
+    """Each hypothesis falls where all sets of hypotheses with it fall by Bonferroni's test."""
+    sets = [s for n in range(1, len(values) + 1) for s in combinations(range(len(values)), n)]
+    closed = [
+        min(1.0, max(len(s) * min(values[j] for j in s) for s in sets if i in s))
+        for i in range(len(values))
+    ]
+    assert tables.holm(values) == pytest.approx(closed)
+
+
+def test_rounds_that_bind() -> None:
+    batch, online = (configuration([option]) for option in ("tuner=pro", "tuner=online"))
+    assert (batch.tuner.iterations, online.tuner.epochs) == (tables.ITERATIONS, tables.EPOCHS)
+    for overrides, most in (("tuner=pro", 15), ("x=y", 8), ("tuner=pro tuner.iterations=4", 4)):
+        assert tables.rounds_cell(most, most, overrides.split()) == f"{most} of {most}, bind"
+        assert tables.rounds_cell(most - 1, most, overrides.split()) == f"{most - 1} of {most}"
+
+
 def test_tables(tmp_path: Path) -> None:
     results = store(tmp_path / "runs")
     assert Result.load(tmp_path / "runs" / "multi30k" / "oscar") == results["oscar"]
@@ -67,7 +90,8 @@ def test_tables(tmp_path: Path) -> None:
     ]
     places = [next(i for i, x in enumerate(lines) if x.startswith(b)) for b in begins]
     assert places == sorted(places)
-    assert lines[places[0]].endswith("| 30.12 | 0.500 | 40.50 | **0.001** | 4 of 7 | 3.2 | 2.0 |")
+    end = "| 30.12 | 0.500 (0.500) | 40.50 | **0.001** (**0.002**) | 4 of 7 | 3.2 | 2.0 |"
+    assert lines[places[0]].endswith(end)
     assert "| 30.12 | baseline | 40.50 | baseline |" in lines[places[1]]
     assert "| 503 groups of 12,345 features | 425 |" in lines[places[2]]
     assert any(
@@ -151,8 +175,8 @@ def test_seeds_have_rows_of_their_own_and_one_mean(tmp_path: Path) -> None:
     (mean,) = (line for line in text.splitlines() if line.startswith("| OSCAR") and " ± " in line)
     # Of 20 divisions of six runs, two differ as much.
     assert mean == (
-        "| OSCAR train, dev +group lm=folds | 1, 2, 3 | 41.50 ± 0.00 | 30.00 ± 0.00 | 1.000 "
-        "| 54.00 ± 2.00 | 0.100 |"
+        "| OSCAR train, dev +group lm=folds | 1, 2, 3 | 41.50 ± 0.00 | 30.00 ± 0.00 "
+        "| 1.000 (1.000) | 54.00 ± 2.00 | 0.100 (0.100) |"
     )
     assert "| PRO dev default | 1, 2, 3 | 41.50 ± 0.00 | 30.00 ± 0.00 | baseline |" in text
     assert "MERT dev default | 1" not in text
@@ -199,7 +223,7 @@ def test_results_of_different_experiments_have_no_common_mean(tmp_path: Path) ->
         "| PRO dev default | 1, 2, 3 | 41.50 ± 0.00 | 30.00 ± 0.00 | baseline | 42.00 ± 1.00 "
         "| baseline |",
         "| OSCAR train (5,000 sentences), dev +group lm=folds | 1, 2, 3 | 41.50 ± 0.00 "
-        "| 30.00 ± 0.00 | 1.000 | 42.00 ± 1.00 | 1.000 |",
+        "| 30.00 ± 0.00 | 1.000 (1.000) | 42.00 ± 1.00 | 1.000 (1.000) |",
     ]
     rows = [line.partition(" | +group")[0] for line in lines if line.startswith("| OSCAR | ")]
     sizes = ["29,000", "5,000"]

@@ -138,7 +138,7 @@ def test_rows_are_done_once_and_missing_ones_said(
     result.differs["2_train_sparse"] = 0.01
     result.save(simianer2012_rows.place(chosen.folder, "multi30k", "4_train_sparse", 1))
     simianer2012_results.write_tables(chosen.folder, tmp_path / "out")
-    assert "| 0.75<sup>2</sup> |" in (tmp_path / "out" / "table.md").read_text()
+    assert "| 0.75<sup>**2**</sup> |" in (tmp_path / "out" / "table.md").read_text()
     with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
         written = list(csv.DictReader(file))
     assert [row["row"] for row in written] == sorted(keys)

@@ -16,7 +16,7 @@ from typing import Final
 
 import forecast
 from runs import LOG, REPOSITORY, WEIGHTS, Run, classes, complete, read_log
-from tables import Stored, said_p
+from tables import READING, Stored, p_cells, rounds_cell
 from tuned import SIGNIFICANCE
 
 from torchtune_smt.core.textio import atomic_writer, read_lines
@@ -288,7 +288,7 @@ def results(options: Options) -> dict[str, list[Result]]:
 
 def against_moses(found: Mapping[str, Sequence[Result]], options: Options) -> list[str]:
     """Return the lines of a table of tuners against Moses's own, if any can be compared."""
-    lines = []
+    lines, values = [], []
     for key, done in found.items():
         its = mosess(options, key) / TEST
         if not done or not its.is_file():
@@ -297,9 +297,12 @@ def against_moses(found: Mapping[str, Sequence[Result]], options: Options) -> li
         systems = {"moses": [read_lines(its)], "ours": ours}
         (c,) = Evaluation(systems, references(options)).compare(test=SIGNIFICANCE)
         cells = [ROWS[key].method, ROWS[key].moses, f"{c.baseline_score:.2f}", f"{c.score:.2f}"]
-        lines.append(f"| {' | '.join([*cells, str(len(done)), said_p(c.p_value)])} |")
+        lines.append(f"| {' | '.join([*cells, str(len(done))])} |")
+        values.append(c.p_value)
     if not lines:
         return []
+    cells_of = zip(lines, p_cells(values), strict=True)
+    lines = [f"{line} {p} |" for line, p in cells_of]
     head = "| tuner | Moses | its weights | these | seeds | p |"
     return [AGAINST, "", head, "|---|---|---|---|---|---|", *lines, ""]
 
@@ -307,19 +310,24 @@ def against_moses(found: Mapping[str, Sequence[Result]], options: Options) -> li
 def markdown(found: Mapping[str, Sequence[Result]], options: Options) -> str:
     """Return the tables, and which rows are missing."""
     lines = ["# Green et al. (2013), with Moses's tables", ""]
-    for note in NOTES:
+    for note in (*NOTES, READING):
         lines += [note, ""]
     lines += [
         "| method | features | seed | active | BLEU dev | BLEU test | p | epochs | CPU minutes "
         "| Moses |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    every = [(key, r) for key, done in found.items() for r in done]
+    column = ["baseline" if key == BASELINE else "" if r.p is None else r.p for key, r in every]
+    p_of = iter(p_cells(column))
     for key, done in found.items():
         row = ROWS[key]
         for r in done:
-            p = "baseline" if key == BASELINE else "" if r.p is None else said_p(r.p)
-            cells = [row.method, row.features, str(r.seed), f"{r.active:,}", f"{r.dev:.2f}"]
-            cells += [f"{r.test:.2f}", p, f"{r.best} of {r.iterations}", f"{r.cpu_minutes:.1f}"]
+            p = next(p_of)
+            method = row.method + " §" * key.endswith("_nakov")
+            cells = [method, row.features, str(r.seed), f"{r.active:,}", f"{r.dev:.2f}"]
+            cells += [f"{r.test:.2f}", p, rounds_cell(r.best, r.iterations, row.overrides)]
+            cells += [f"{r.cpu_minutes:.1f}"]
             lines.append(f"| {' | '.join([*cells, row.moses])} |")
         if len(done) > 1:
             dev, test = (statistics.mean(getattr(r, n) for r in done) for n in ("dev", "test"))

@@ -22,8 +22,8 @@ TITLE: Final = "Green et al. (2013), with tables of this project"
 NOTES: Final = (
     "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). p: of the difference from "
     "k-best MIRA with dense features, tuned on the same set with the same seed, or, for rows tuned "
-    "on training data, on the small dev set; by approximate randomisation (10,000 trials), bold "
-    f"below {tables.SIGNIFICANT}. Active: weights that are not 0, dense ones among them. Reused: "
+    "on training data, on the small dev set; by approximate randomisation (10,000 trials). "
+    "Active: weights that are not 0, dense ones among them. Reused: "
     "those of them that fire in a translation of test. Epochs (iterations, of batch tuners): the "
     "one with the best BLEU on dev, whose weights were kept, and all. s an epoch: seconds, with "
     "decoding and without the evaluation on dev; of batch tuners all of it. CPU minutes: of "
@@ -109,7 +109,7 @@ def write_tables(options: Options, output: Path) -> None:
     Rows that the folder has from before, and that were not done again, stay.
     """
     lines = [f"# {TITLE}", ""]
-    for note in NOTES:
+    for note in (*NOTES, tables.READING):
         lines += [note, ""]
     sections = []
     for name, about in CORPORA.items():
@@ -118,7 +118,10 @@ def write_tables(options: Options, output: Path) -> None:
             continue
         sections.append(Section(name, about, list(results)))
         lines += [f"## {name}", "", about, "", *tables.header(sections[-1].results)]
-        lines += [*_table(results), "", *_missing(name, results, options), ""]
+        table = _table(results)
+        bound = sum(tables.BIND in line for line in table)
+        lines += [*table, "", f"The rounds bind in {bound} of {len(results)} rows.", ""]
+        lines += [*_missing(name, results, options), ""]
         lines += _by_time([r for r in results if r.row.partition("/")[2] in BY_TIME])
     if not sections:
         return
@@ -140,13 +143,18 @@ def _table(results: Sequence[Result]) -> list[str]:
     by_row: dict[str, list[Result]] = {}
     for result in results:
         by_row.setdefault(result.row, []).append(result)
-    for row, done in by_row.items():
-        baseline = baseline_of(row)
+    columns = [tables.p_column(results, one, baseline_of) for one in ("devtest", "test")]
+    p_of = {id(r): cells for r, *cells in zip(results, *columns, strict=True)}
+    for done in by_row.values():
         for r in done:
-            cells = [_set(r), r.method, r.features, str(r.seed), f"{r.active:,}", f"{r.reused:,}"]
-            cells += [f"{r.dev:.2f}", f"{r.devtest:.2f}", tables.p_cell(r.p_devtest, r, baseline)]
-            cells += [f"{r.test:.2f}", tables.p_cell(r.p_test, r, baseline)]
-            cells += [f"{r.best} of {r.iterations}", f"{mean(r.seconds):.1f}"]
+            p_devtest, p_test = p_of[id(r)]
+            method = r.method + " §" * r.row.endswith("_tuned")
+            cells = [_set(r), method, r.features, str(r.seed), f"{r.active:,}", f"{r.reused:,}"]
+            cells += [f"{r.dev:.2f}", f"{r.devtest:.2f}", p_devtest, f"{r.test:.2f}", p_test]
+            cells += [
+                tables.rounds_cell(r.best, r.iterations, r.overrides),
+                f"{mean(r.seconds):.1f}",
+            ]
             lines.append(f"| {' | '.join([*cells, f'{r.cpu_minutes:.1f}'])} |")
         if len(done) > 1:
             bleu = {n: mean([getattr(r, n) for r in done]) for n in ("dev", "devtest", "test")}

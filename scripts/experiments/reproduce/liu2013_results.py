@@ -24,8 +24,8 @@ NOT_AGAIN: Final = "not computed again"
 TITLE: Final = "Liu et al. (2013), Table 1"
 NOTES: Final = (
     "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). p: of the difference from "
-    "PRO on dev with default features, by approximate randomisation (10,000 trials); bold below "
-    f"0.05; `{NOT_AGAIN}`: the translations are not there any more; `{NOT_COMPARED}`: the baseline "
+    "PRO on dev with default features, by approximate randomisation (10,000 trials); "
+    f"`{NOT_AGAIN}`: the translations are not there any more; `{NOT_COMPARED}`: the baseline "
     "has been done again since, elsewhere, or is not there with the same seed and options; a row "
     "with other options than PRO on dev names them. "
     "Active: weights that are not 0, dense ones among them; for OSCAR groups with such a weight. "
@@ -144,7 +144,9 @@ def write_tables(folder: Path, output: Path) -> None:
     if not sections:
         return
     published = {key: row.published for key, row in ROWS.items() if row.published is not None}
-    text = tables.markdown(TITLE, [*NOTES, *not_begun(sections)], sections, published, BASELINE)
+    text = tables.markdown(
+        TITLE, [*NOTES, tables.READING, *not_begun(sections)], sections, published, BASELINE
+    )
     with atomic_writer(output / "table.md") as file:
         file.write(text)
     tables.write_csv(output / CSV, everything)

@@ -23,7 +23,8 @@ TITLE: Final = "Simianer et al. (2012): the results on News Commentary, with oth
 NOTES: Final = (
     "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). Superscripts: algorithms "
     "whose translations of the same set, with the same features and seed, differ significantly (p "
-    f"< {tables.SIGNIFICANT}, approximate randomisation, 10,000 trials), as in the paper. Active: "
+    f"< {tables.SIGNIFICANT}, approximate randomisation, 10,000 trials), as in the paper; bold: "
+    "after Holm's correction for all such pairs of the table, too. Active: "
     "weights that are not 0, dense ones among them. Algorithm 1 and 2 return the average over "
     "epochs, Algorithms 3 and 4 the last epoch's weights.",
     "A step is taken after each sentence, for all of its pairs in the wrong order, as the authors' "
@@ -207,6 +208,7 @@ def _table(results: Mapping[tuple[str, int], Result]) -> list[str]:
         "| BLEU out | minutes an epoch | CPU minutes an epoch | paper: features | paper: test-nc |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
+    kept = [still_differs(results, name) for name in ("differs", "differs_out")]
     for key, row in ROWS.items():
         done = [result for (other, _), result in results.items() if other == key]
         paper = ["-", "-"]
@@ -215,8 +217,12 @@ def _table(results: Mapping[tuple[str, int], Result]) -> list[str]:
         for r in done:
             epochs = max(r.iterations, 1)
             cells = [r.method, tuning_set(r), r.features, str(r.seed), str(r.iterations)]
-            cells += [f"{r.active:,}", f"{r.devtest:.2f}", f"{r.test:.2f}{_raised(r.differs)}"]
-            cells += [f"{r.out:.2f}{_raised(r.differs_out)}"]
+            cells += [
+                f"{r.active:,}",
+                f"{r.devtest:.2f}",
+                f"{r.test:.2f}{_raised(r, r.differs, kept[0])}",
+            ]
+            cells += [f"{r.out:.2f}{_raised(r, r.differs_out, kept[1])}"]
             cells += [f"{r.minutes / epochs:.2f}", f"{r.cpu_minutes / epochs:.2f}"]
             lines.append(f"| {' | '.join([*cells, *paper])} |")
         if not done:
@@ -225,7 +231,25 @@ def _table(results: Mapping[tuple[str, int], Result]) -> list[str]:
     return lines
 
 
-def _raised(differs: Mapping[str, float]) -> str:
-    """Return the algorithms that differ significantly, as a superscript."""
-    found = sorted(ROWS[key].algorithm for key, p in differs.items() if p < tables.SIGNIFICANT)
+def still_differs(
+    results: Mapping[tuple[str, int], Result], name: str
+) -> set[tuple[str, str, int]]:
+    """Return which rows, and seeds, differ after Holm's correction for all pairs of the table."""
+    pairs = {
+        (min(key, other), max(key, other), seed): p
+        for (key, seed), result in results.items()
+        for other, p in getattr(result, name).items()
+    }
+    corrected = zip(pairs, tables.holm(list(pairs.values())), strict=True)
+    return {pair for pair, p in corrected if p < tables.SIGNIFICANT}
+
+
+def _raised(result: Result, differs: Mapping[str, float], kept: set[tuple[str, str, int]]) -> str:
+    """Return the algorithms that differ significantly, as a superscript; bold: corrected, too."""
+    others = [key for key, p in differs.items() if p < tables.SIGNIFICANT]
+    found = []
+    for key in sorted(others, key=lambda key: ROWS[key].algorithm):
+        a, b = sorted((key, result.row))
+        name = ROWS[key].algorithm
+        found.append(f"**{name}**" if (a, b, result.seed) in kept else name)
     return f"<sup>{','.join(found)}</sup>" if found else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,6 +18,15 @@ from torchtune_smt.evaluation.significance import SAMPLES, SEED, runs_test
 RESULT = "result.json"
 SIGNIFICANT = 0.05
 NOT_COMPARED = "not compared"
+# Rounds of tuning where the overrides do not say: of batch tuners, and of the online one.
+ITERATIONS, EPOCHS = 15, 8
+BIND = ", bind"
+READING = (
+    "Beside each p, in parentheses, Holm's correction for all p of the column; each is bold below "
+    f"{SIGNIFICANT}. `bind`: the best round is the last that was allowed, so that more might have "
+    "been better. ‡: of the set on which an option of the row was chosen; §: a row whose metric "
+    "was chosen with scores of Multi30k's test set in view."
+)
 
 
 @dataclass
@@ -227,7 +236,8 @@ def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
         "| BLEU test | p | iterations | minutes | CPU minutes |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for r in results:
+    cells_of = [p_column(results, one, lambda _: baseline) for one in ("devtest", "test")]
+    for r, p_devtest, p_test in zip(results, *cells_of, strict=True):
         method = r.method
         if r.chosen:
             options = (option.partition(".")[2] for option in r.chosen.split())
@@ -243,10 +253,10 @@ def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
             active,
             f"{r.reused:,}",
             f"{r.devtest:.2f}",
-            p_cell(r.p_devtest, r, baseline),
+            p_devtest + " ‡" * (r.chosen != "" and r.p_devtest is not None),
             f"{r.test:.2f}",
-            p_cell(r.p_test, r, baseline),
-            f"{r.best} of {r.iterations}",
+            p_test,
+            rounds_cell(r.best, r.iterations, r.overrides),
             f"{r.minutes:.1f}",
             f"{r.cpu_minutes:.1f}",
         ]
@@ -278,21 +288,21 @@ def over_seeds(groups: Sequence[Group], baseline: str) -> list[str]:
         "| row | seeds | BLEU dev | BLEU devtest | p | BLEU test | p |",
         "|---|---|---|---|---|---|---|",
     ]
-    for group in several:
+
+    def p_of(group: Group, one: str) -> float | str:
+        if group.results[0].row == baseline:
+            return "baseline"
+        return p_over_seeds(group, one) if len(group.baseline) > 1 else NOT_COMPARED
+
+    columns = [p_cells([p_of(group, one) for group in several]) for one in ("devtest", "test")]
+    for group, p_devtest, p_test in zip(several, *columns, strict=True):
         called = ", ".join(filter(None, (name(group.results[0], sizes), group.label)))
+        dev, devtest, test = (
+            spread_cell([getattr(result, one) for result in group.results])
+            for one in ("dev", "devtest", "test")
+        )
         cells = [called, ", ".join(str(result.seed) for result in group.results)]
-        for one in ("dev", "devtest", "test"):
-            own = [getattr(result, one) for result in group.results]
-            cells.append(spread_cell(own))
-            if one == "dev":
-                continue
-            if group.results[0].row == baseline:
-                cells.append("baseline")
-                continue
-            if len(group.baseline) < 2:
-                cells.append(NOT_COMPARED)
-                continue
-            cells.append(bold_p(p_over_seeds(group, one)))
+        cells += [dev, devtest, p_devtest, test, p_test]
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return [*lines, ""]
 
@@ -325,11 +335,38 @@ def tuning_set(result: Result) -> str:
     return result.tuning_set.replace("train", f"train ({number} sentences)")
 
 
-def p_cell(p: float | None, result: Result, baseline: str) -> str:
-    """Return a p-value as a cell of a table: bold where it is significant."""
-    if p is None:
-        return "baseline" if result.row == baseline else result.significance
-    return bold_p(p)
+def rounds_cell(best: int, rounds: int, overrides: Sequence[str]) -> str:
+    """Return the best round and all of them, and whether more were not allowed (`READING`)."""
+    given = [o for o in overrides if o.startswith(("tuner.iterations=", "tuner.epochs="))]
+    most = ITERATIONS if any(o.startswith("tuner=") for o in overrides) else EPOCHS
+    if given:
+        most = int(given[-1].partition("=")[2])
+    return f"{best} of {rounds}{BIND if best == most else ''}"
+
+
+def p_column(results: Sequence[Result], name: str, baseline_of: Callable[[str], str]) -> list[str]:
+    """Return the p-values of results on devtest or test as a column of a table, see `p_cells`."""
+    column: list[float | str] = []
+    for result in results:
+        p = getattr(result, f"p_{name}")
+        said = "baseline" if result.row == baseline_of(result.row) else result.significance
+        column.append(said if p is None else p)
+    return p_cells(column)
+
+
+def p_cells(column: Sequence[float | str]) -> list[str]:
+    """Return a column of a table: words as they are, and p-values beside their `holm`."""
+    values = [p for p in column if not isinstance(p, str)]
+    corrected = iter(holm(values))
+    return [p if isinstance(p, str) else f"{bold_p(p)} ({bold_p(next(corrected))})" for p in column]
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p-values that are corrected for how many there are (Holm 1979), in the same order."""
+    order = np.argsort(values, kind="stable")
+    found = np.empty(len(values))
+    found[order] = np.maximum.accumulate(np.sort(values) * np.arange(len(values), 0, -1))
+    return [min(float(p), 1.0) for p in found]
 
 
 def bold_p(p: float) -> str:
