@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torchtune_smt.core.offsets import are_offsets, offsets, places_of, runs
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.formats import nbest_lines, read_lists
+from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.nbest import nbest_lines
 
 D = 7
 values = st.sampled_from([-2.0, -0.5, 0.25, 1.0, 3.0, 1 / 3, 1e9])
@@ -215,6 +216,30 @@ def test_written_lists_are_read_as_they_were(tmp_path_factory, chosen):
     assert read.begin.tolist() == lists.begin.tolist()
     assert np.array_equal(read.rows.feature, lists.rows.feature)
     assert np.array_equal(read.rows.value, lists.rows.value)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from(["f", "a=b", "100%", "id:x"]), st.floats(-1e9, 1e9)),
+            st.floats(-1e9, 1e9),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.lists(st.sampled_from(["id:x", "f", "100%", "unknown"]), unique=True),
+)
+def test_lines_are_those_that_are_written_one_value_at_a_time(hypotheses, dense):
+    rows, scores = zip(*hypotheses, strict=True)
+    (kbest,) = KBestLists.of_strings([["x y"] * len(rows)], [list(rows)], scores=[list(scores)])
+    lines = []
+    for h, score in enumerate(scores):
+        ids, values = kbest.row(h)
+        named = dict.fromkeys(dense, 0.0)
+        named |= zip(kbest.features.names(ids), values.tolist(), strict=True)
+        row = " ".join(f"{name}={value:.10g}" for name, value in named.items())
+        lines.append(f"0 ||| x {h} ||| {row} ||| {score:.10g}\n")
+    assert list(nbest_lines(kbest, [f"x {h}" for h in range(len(rows))], dense)) == lines
 
 
 def test_choosing_hypotheses():

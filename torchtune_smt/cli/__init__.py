@@ -1,5 +1,7 @@
 """The console command ``torchtune-smt``: one subcommand a module of this package."""
 
+import atexit
+import gc
 import importlib
 import io
 import os
@@ -91,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
 
     _complete_streams()
+    # Without it the interpreter goes through all that torch has made, once more, when it ends.
+    atexit.register(gc.freeze)
     before = sys.argv
     try:
         return run_stoppable(program, command)

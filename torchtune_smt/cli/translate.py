@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from io import BufferedReader
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast
 
@@ -31,8 +32,8 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.decoders.uncovered import Uncovered
-from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
+from torchtune_smt.kbest.nbest import nbest_lines
 
 BATCH = 64
 # What happens to a line with a fault.
@@ -74,9 +75,12 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
         cfg.data.target_language, cfg.capitalize, verbatim=bool(cfg.data.tokenize)
     )
 
-    def text(kbest: KBest, h: int) -> str:
-        words = decoder.words.names(kbest.hypothesis(h))
-        return detokenizer.line(words) if cfg.detokenize else " ".join(words)
+    def texts(kbest: KBest, count: int) -> list[str]:
+        begin, tokens = kbest.strings()
+        words = decoder.words.names(tokens[begin[0] : begin[count]].tolist())
+        ends = (begin[: count + 1] - begin[0]).tolist()
+        line = detokenizer.line if cfg.detokenize else " ".join
+        return [line(words[first:last]) for first, last in pairwise(ends)]
 
     uncovered = Uncovered(decoder)
     # Where the answers are seen, a bar would be in their midst.
@@ -98,10 +102,10 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
                     continue
                 kbest = next(answers)
                 if cfg.n_best is None:
-                    out.write(text(kbest, 0) + "\n")
+                    out.write(texts(kbest, 1)[0] + "\n")
                     continue
-                texts = [text(kbest, h) for h in range(len(kbest))]
-                out.writelines(nbest_lines(kbest, texts, decoder.dense_names))
+                whole = texts(kbest, len(kbest))
+                out.writelines(nbest_lines(kbest, whole, decoder.dense_names))
             out.flush()
             bar.update(len(batch))
     said = uncovered.text(cfg.decoder.get("unknown"))

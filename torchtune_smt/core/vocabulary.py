@@ -125,7 +125,9 @@ class Vocabulary(SequenceTable[np.uint8]):
 
     def names(self, ids: Iterable[int]) -> list[str]:
         """Return the strings of some ids."""
-        return [self[int(id)] for id in ids]
+        given = [int(id) for id in ids]
+        found = {id: self[id] for id in set(given)}
+        return [found[id] for id in given]
 
     def named(self, ids: Iterable[int], values: NDArray[Any]) -> dict[str, Any]:
         """Return the values of some ids by their names."""

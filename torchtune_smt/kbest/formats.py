@@ -27,7 +27,7 @@ from torchtune_smt.core.textio import read_text, text_pieces
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
-from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged, names_in
 
 
@@ -327,24 +327,6 @@ def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
     if re.search(rb"[^ \t\n]", text) is None:
         raise InputError("is empty; k-best lists are expected", path=path)
     return text
-
-
-def nbest_lines(kbest: KBest, texts: Sequence[str], dense: Sequence[str] = ()) -> Iterator[str]:
-    """Yield a list, with scores, as lines of an n-best list, with features as cdec has them.
-
-    `texts` stand for the words of the hypotheses. Features that are `dense` are written where they
-    are 0, too.
-
-    Raises ValueError: the list has no names of features, or no scores.
-    """
-    if kbest.features is None or kbest.score is None:
-        raise ValueError("only lists with names of features and scores can be written")
-    for h, (text, score) in enumerate(zip(texts, kbest.score.tolist(), strict=True)):
-        ids, values = kbest.row(h)
-        named = dict.fromkeys(dense, 0.0)
-        named |= zip(kbest.features.names(ids), values.tolist(), strict=True)
-        row = " ".join(f"{name}={value:.10g}" for name, value in named.items())
-        yield f"{kbest.index} ||| {text} ||| {row} ||| {score:.10g}\n"
 
 
 class ListAssembler:
