@@ -18,8 +18,10 @@ from torchtune_smt.core.errors import InputError
 CORPORA = {
     "multi30k": "Multi30k, German-English, captions of images: 29,000 training pairs; dev (1,014 "
     "sentences), devtest (the test set of 2017, 1,000) and test (2016, 1,000) with one reference.",
-    "fisher": "Fisher and CALLHOME, Spanish-English, telephone speech: 18,872 training pairs; dev "
-    "(3,967 sentences), devtest (3,949) and test (3,629) with four references.",
+    "fisher": "Fisher and CALLHOME, Spanish-English, telephone speech: 18,872 training pairs of "
+    "CALLHOME (calls within families, one reference); dev (3,967 sentences), devtest (3,949) and "
+    "test (3,629) of Fisher (strangers on a given topic, four references). To tune on the bitext "
+    "is to tune on another domain.",
     "example": "The bundled example, German-English: 1,200 training pairs; dev and test (100 "
     "sentences each) with two references. It has no devtest, and dev stands for it.",
 }
