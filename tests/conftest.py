@@ -1,6 +1,7 @@
 """Fixtures and settings that all tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import settings
 
 from torchtune_smt.grammar import FileGrammar, read_grammar
 from torchtune_smt.lm import NgramModel
+from torchtune_smt.optim import SparseOptimizer
 
 # Compilation of a kernel may fall into any example, so there are no deadlines. In CI the
 # examples are the same in every run: a failure there can be repeated.
@@ -23,6 +25,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def repository() -> Path:
     """The root of the repository."""
     return REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def replayed_gradients() -> Iterator[None]:
+    """Gradients are no function of weights: nobody reads what is out of date."""
+    SparseOptimizer.delayed = True
+    yield
+    SparseOptimizer.delayed = False
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,8 @@ a number above 0 and up to 1, or null: BatchLearning.fraction
 a number above 0, or null: Engine.deadline GrammarDecoder.seconds SacreBleu.smooth_value
 a number above 1e-100 and below 1e+100: Pro.sigma
 a number, 0 or more: AdaGrad.initial_accumulator AllPairs.threshold BatchTuner.tolerance
-    ClusteredWeights.strength ExpectedGain.entropy GrammarDecoder.keep_mb Multipartite.threshold
+    ClusteredWeights.strength ExpectedGain.entropy FTRL.beta FTRL.initial_accumulator
+    GrammarDecoder.keep_mb GroupLasso.strength Multipartite.threshold
     Oscar.lambda1 Oscar.lambda2 ProSampler.threshold _Elastic.lambda1 _Elastic.lambda2
     _Elastic.strength
 a number, 0 or more, or null: IterSel.strength IterSel.threshold
@@ -106,7 +107,8 @@ shared or occurrences: BitextModel.counts
 step or epoch: AdaGrad.regularize_each
 sum, mean or each: Reduced.reduction
 text: FileModel.language_model
-true or false: OnlineTuner.shuffle PreparedLearning.merge_identical
+true or false: AdaGrad.rowwise FTRL.rowwise OnlineTuner.shuffle PreparedLearning.merge_identical
+    SparseOptimizer.lazy SparseOptimizer.maximize
 true, false, source or target: Dataset.tokenize
 """
 
@@ -153,7 +155,9 @@ def made(name: str, **given: Any) -> Any:
     needed = [
         parameter.name
         for parameter in arguments_of(KINDS[name]).values()
-        if parameter.default is parameter.empty and parameter.name != "self"
+        if parameter.default is parameter.empty
+        and parameter.kind is not parameter.VAR_KEYWORD
+        and parameter.name != "self"
     ]
     return KINDS[name](**{needs: NEEDED.get(needs) for needs in needed} | given)
 

@@ -8,6 +8,8 @@ from optim_reference import EagerAdaGrad, parameter_of, prox, set_gradient
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer
 
+pytestmark = pytest.mark.usefixtures("replayed_gradients")
+
 
 def test_long_sparse_run_equals_eager():
     """Features that fire in 2% of the steps: where the order of shrinking and stepping shows."""
@@ -191,15 +193,10 @@ def test_closure_and_autograd():
     assert parameter.tolist() == pytest.approx([1.0, 1.9])
 
 
-def test_matrices_are_refused():
-    with pytest.raises(ValueError, match="one-dimensional"):
-        AdaGrad([torch.nn.Parameter(torch.zeros(2, 2))])
-
-
 def test_a_group_that_is_refused_is_not_kept():
     first, second = parameter_of([0.0]), parameter_of([0.0])
     lazy = AdaGrad([first])
-    for bad in ({"params": [second], "lr": -1.0}, {"params": [torch.zeros(2, 2)]}):
+    for bad in ({"params": [second], "lr": -1.0}, {"params": [torch.zeros(2, dtype=torch.int64)]}):
         with pytest.raises(ValueError):
             lazy.add_param_group(bad)
         assert len(lazy.param_groups) == 1
@@ -213,9 +210,6 @@ def test_bad_gradients_change_nothing():
     set_gradient(a, [(0, 1.0)])
     set_gradient(b, [(0, 1.0), (2, float("nan"))])
     with pytest.raises(ValueError, match="gradient of feature id 2 is nan"):
-        lazy.step()
-    b.grad = torch.zeros(3, dtype=torch.float64)
-    with pytest.raises(TypeError, match="dense"):
         lazy.step()
     assert a.tolist() == [0, 0] and b.tolist() == [0, 0, 0]
 

@@ -22,6 +22,7 @@ from torchtune_smt.optim import FOBOS, SGD, CumulativeL1
 from torchtune_smt.optim.fobos import StepSums
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
 
+pytestmark = pytest.mark.usefixtures("replayed_gradients")
 strengths = st.sampled_from([0.0, 1e-3, 0.3, 40.0])
 
 

@@ -36,6 +36,7 @@ TAKEN = {
     "cumulative_l1": ["l1"],
     "fobos": ["elastic_net", "l1", "l2", "none", "oscar"],
     "fobos_oscar": ["oscar"],
+    "ftrl": ["elastic_net", "l1", "l2", "none"],
     "rda": ["elastic_net", "l1", "l2", "none", "oscar"],
     "sgd": ["none"],
 }

@@ -23,6 +23,7 @@ from torchtune_smt.samplers import AllPairs
 from torchtune_smt.tuners.batch import Solution, tune
 from torchtune_smt.tuners.stochastic import Stochastic
 
+pytestmark = pytest.mark.usefixtures("replayed_gradients")
 KINDS = {
     "FOBOS": partial(FOBOS, regularizer=L1(0.1)),
     "FobosOscar": partial(FobosOscar, regularizer=Oscar(0.01, 0.01)),

@@ -29,6 +29,7 @@ from torchtune_smt.optim.adapter import learning_rate
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths
 
+pytestmark = pytest.mark.usefixtures("replayed_gradients")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 

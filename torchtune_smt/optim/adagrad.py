@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+import math
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.accepts import above, accepting, check_arguments, least, one_of
+from torchtune_smt.core.accepts import SWITCH, above, accepting, check_arguments, least, one_of
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.sparse import CHUNK, SparseOptimizer
-from torchtune_smt.optim.state import Count, Group, Kept, State, Vector
+from torchtune_smt.optim.sparse import SparseOptimizer
+from torchtune_smt.optim.state import Count, Group, Kept, State, Vector, beside, rows_of
 from torchtune_smt.regularizers.base import (
     Regularizer,
     elastic_strengths,
     is_lazy,
     is_separable,
+    is_separable_by_rows,
     proximal,
 )
 
@@ -68,8 +70,15 @@ class AdaGrad(SparseOptimizer):
 
     # Whether steps are divided by √G, and not, as in AROW, by G.
     square_root: ClassVar[bool] = True
-    accepts = accepting(initial_accumulator=least(0), regularize_each=one_of("step", "epoch"))
-    settings: ClassVar[tuple[str, ...]] = ("lr", *SparseOptimizer.settings, "regularize_each")
+    accepts = accepting(
+        initial_accumulator=least(0), regularize_each=one_of("step", "epoch"), rowwise=SWITCH
+    )
+    settings: ClassVar[tuple[str, ...]] = (
+        "lr",
+        *SparseOptimizer.settings,
+        "regularize_each",
+        "rowwise",
+    )
 
     def __init__(
         self,
@@ -80,14 +89,17 @@ class AdaGrad(SparseOptimizer):
         unregularized: int = 0,
         initial_accumulator: float = 0.0,
         regularize_each: str = "step",
+        rowwise: bool = False,
+        **options: bool,
     ) -> None:
         given = {
             "regularizer": regularizer,
             "unregularized": unregularized,
             "initial_accumulator": initial_accumulator,
             "regularize_each": regularize_each,
+            "rowwise": rowwise,
         }
-        super().__init__(params, {"lr": lr, **given})
+        super().__init__(params, {"lr": lr, **given}, **options)
 
     def _check_group(self, group: Group) -> None:
         regularizer = group["regularizer"]
@@ -102,7 +114,13 @@ class AdaGrad(SparseOptimizer):
                 f"which does not count: say in {name} whether it is separable and lazy, as "
                 f"{self._name} needs it, or use FOBOS (optimizer=fobos)"
             )
-        if not facts["separable"]:
+        if not facts["separable"] and is_separable_by_rows(regularizer):
+            if not group["rowwise"]:
+                raise ValueError(
+                    f"{name} has one step for all numbers of a row, and {self._name} one for each: "
+                    "give rowwise=True"
+                )
+        elif not facts["separable"]:
             raise ValueError(
                 f"{self._name} has a step of its own for each coordinate, and {name} is not "
                 "separable: its prox under such steps is not the one that is known (for OSCAR, not "
@@ -130,29 +148,32 @@ class AdaGrad(SparseOptimizer):
         for group in self.param_groups:
             for parameter in () if _each_step(group) else group["params"]:
                 if parameter in self.state:
-                    self._regularize(parameter, self._prepared(group, parameter))
+                    state = self._prepared(group, parameter)
+                    self._regularize(group, rows_of(parameter), state)
 
-    def _settle(self, group: Group, parameter: Tensor, state: State) -> None:
-        if _each_step(group) != ("last" in state):
+    def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
+        if _each_step(group) != ("last" in state) or before["rowwise"] != group["rowwise"]:
             # What is kept of each coordinate would be another thing.
-            raise ValueError(f"regularize_each cannot change between steps of {self._name}")
-        super()._settle(group, parameter, state)
+            name = "rowwise" if _each_step(group) == ("last" in state) else "regularize_each"
+            raise ValueError(f"{name} cannot change between steps of {self._name}")
+        super()._settle(before, group, parameter, state)
         if not _each_step(group):
-            self._regularize(parameter, state)
+            self._regularize(before, parameter, state)
 
-    def _regularize(self, parameter: Tensor, state: State) -> None:
-        """Regularise all coordinates for the steps since the last time."""
-        for begin in range(0, parameter.numel(), CHUNK):
-            indices = parameter[begin : begin + CHUNK].nonzero()[:, 0] + begin
+    def _regularize(self, settings: Group, parameter: Tensor, state: State) -> None:
+        """Regularise all rows for the steps since the last time."""
+        times = state["step"] - state["regularized"]
+        for indices in self._chunks(parameter):
             weight = parameter.index_select(0, indices)
             divisor = self._divisor(state["sum"].index_select(0, indices))
-            times = torch.full_like(indices, state["step"] - state["regularized"])
-            weight = _regularized(weight, divisor, times, indices, self._pending[parameter])
+            late = torch.full_like(indices, times)
+            weight = _regularized(weight, divisor, late, indices, settings)
             parameter.index_copy_(0, indices, weight)
         state["regularized"] = state["step"]
 
     def _kept(self, group: Group) -> Kept:
-        kept: Kept = {"step": Count(), "sum": Vector(group["initial_accumulator"], least=0.0)}
+        sums = Vector(group["initial_accumulator"], least=0.0, of_rows=group["rowwise"])
+        kept: Kept = {"step": Count(), "sum": sums}
         if _each_step(group):
             return kept | {"last": Vector("step", torch.int32, mark=True)}
         return kept | {"regularized": Count()}
@@ -160,26 +181,15 @@ class AdaGrad(SparseOptimizer):
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
     ) -> None:
-        settings = self._pending[parameter]
+        accumulated = with_squares(state["sum"].index_select(0, indices), gradient, indices)
+        divisor = beside(self._divisor(accumulated), gradient)
         weight = parameter.index_select(0, indices)
-        accumulated = state["sum"].index_select(0, indices)
-        if _each_step(group):
-            late = state["step"] - state["last"].index_select(0, indices)
-            weight = _regularized(weight, self._divisor(accumulated), late, indices, settings)
-        accumulated.addcmul_(gradient, gradient)
-        if not accumulated.isfinite().all():
-            bad = int(indices[accumulated.isfinite().logical_not()][0])
-            raise DivergenceError(
-                f"the sum of the squared gradients of feature id {bad} is above what "
-                f"{accumulated.dtype} has: {_CURE}"
-            )
-        divisor = self._divisor(accumulated)
         # Where G = 0, g is 0 too (or its square is, in floating point).
         update = torch.where(divisor > 0, gradient / divisor, 0)
         weight.sub_(update, alpha=group["lr"])
         state["step"] += 1
         if _each_step(group):
-            weight = _regularized(weight, divisor, None, indices, settings)
+            weight = _regularized(weight, divisor, None, indices, group)
             state["last"].index_fill_(0, indices, state["step"])
         parameter.index_copy_(0, indices, weight)
         state["sum"].index_copy_(0, indices, accumulated)
@@ -266,6 +276,8 @@ class AROW(AdaGrad):
         *,
         unregularized: int = 0,
         initial_precision: float = 1.0,
+        rowwise: bool = False,
+        **options: Any,
     ) -> None:
         check_arguments(AROW, {"initial_precision": initial_precision})
         super().__init__(
@@ -274,7 +286,36 @@ class AROW(AdaGrad):
             regularizer,
             unregularized=unregularized,
             initial_accumulator=initial_precision,
+            rowwise=rowwise,
+            **options,
         )
+
+
+def with_squares(sums: Tensor, gradient: Tensor, indices: Tensor) -> Tensor:
+    """Return sums with the squares of gradients: of each number, or their means over rows.
+
+    Parameters
+    ----------
+    sums : tensor [k, ...] or [k]
+        Of each number, or one for each row.
+    gradient : tensor [k, ...]
+    indices : int64 tensor [k]
+        For the error.
+
+    Raises DivergenceError: one is not finite.
+    """
+    squares = gradient.square()
+    if sums.dim() < squares.dim():
+        squares = squares.flatten(1).mean(1)
+    result = squares.add_(sums)
+    # All of them may be finite, and their sum not.
+    if not math.isfinite(result.sum()) and not bool((finite := result.isfinite()).all()):
+        bad = int(indices[finite.logical_not().nonzero()[0, 0]])
+        raise DivergenceError(
+            f"the sum of the squared gradients of feature id {bad} is above what "
+            f"{result.dtype} has: {_CURE}"
+        )
+    return result
 
 
 def _each_step(group: Group) -> bool:
@@ -290,12 +331,15 @@ def _regularized(
     regularizer = settings["regularizer"]
     if regularizer is None:
         return weight
-    free = (divisor == 0) | (indices < settings["unregularized"])
+    # One number a row, or one for each of its numbers.
+    divisor = beside(divisor, weight)
+    free = (divisor == 0) | beside(indices < settings["unregularized"], weight)
     # A divisor next to 0 gives a step above what the type has.
     most = torch.finfo(divisor.dtype).max
     step = (settings["lr"] / divisor).masked_fill_(free, 0).clamp_max_(most)
     if times is not None:
-        free |= times == 0
+        times = beside(times, weight)
+        free = free | (times == 0)
     if times is None:
         result = proximal(regularizer, weight, step)
     elif is_lazy(regularizer):

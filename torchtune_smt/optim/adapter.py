@@ -211,8 +211,14 @@ LazyOptimizer = SparseOptimizer | Adapter
 
 
 def adapted(optimizer: LazyOptimizer | torch.optim.Optimizer) -> LazyOptimizer:
-    """Return an optimizer as tuners use it: those of this package as they are."""
-    if isinstance(optimizer, SparseOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
+    """Return an optimizer as tuners use it: those of this package as they are.
+
+    Tuners bring up to date what they read, and some gradients come from workers that lag behind.
+    """
+    if isinstance(optimizer, SparseOptimizer):
+        optimizer.delayed = True
+        return optimizer
+    if not isinstance(optimizer, torch.optim.Optimizer):
         return optimizer
     return Adapter(optimizer)
 

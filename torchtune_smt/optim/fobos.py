@@ -22,12 +22,23 @@ from torchtune_smt.optim.sparse import (
     AveragingOptimizer,
     rate,
 )
-from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector, new_state
+from torchtune_smt.optim.state import (
+    Count,
+    Group,
+    Kept,
+    Number,
+    State,
+    Vector,
+    beside,
+    new_state,
+    rows_of,
+)
 from torchtune_smt.regularizers.base import (
     Regularizer,
     elastic_strengths,
     is_lazy,
     is_separable,
+    is_separable_by_rows,
     proximal,
 )
 
@@ -91,9 +102,11 @@ class FOBOS(AveragingOptimizer):
         schedule: str = "1/t",
         unregularized: int = 0,
         average: str = "none",
+        **options: bool,
     ) -> None:
         given = {"regularizer": regularizer, "unregularized": unregularized}
-        super().__init__(params, {"lr": lr, **given, "schedule": schedule, "average": average})
+        kinds = {"schedule": schedule, "average": average}
+        super().__init__(params, {"lr": lr, **given, **kinds}, **options)
 
     def _check_group(self, group: Group) -> None:
         regularizer = group["regularizer"]
@@ -112,9 +125,10 @@ class FOBOS(AveragingOptimizer):
         """Learn that an epoch is over: its final weights may enter the average, which is O(D)."""
         for group in self.param_groups:
             for parameter in group["params"] if group["average"] == "epoch" else ():
-                state = self._prepared(group, parameter)
-                self._flush(group, parameter, state)
-                state["total"] += parameter
+                state, weight = self._prepared(group, parameter), rows_of(parameter)
+                self._flush(group, weight, state)
+                self._behind.pop(parameter, None)
+                state["total"] += weight
                 state["epochs"] += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,7 +148,8 @@ class FOBOS(AveragingOptimizer):
         strengths = elastic_strengths(regularizer)
         if strengths is not None:
             return strengths != (0, 0)
-        return is_separable(regularizer) and is_lazy(regularizer)
+        separable = is_separable(regularizer) or is_separable_by_rows(regularizer)
+        return separable and is_lazy(regularizer)
 
     def _kept(self, group: Group) -> Kept:
         kept: Kept = {"step": Count(), **self._kept_sums(group)}
@@ -176,8 +191,8 @@ class FOBOS(AveragingOptimizer):
         regularizer = group["regularizer"]
         step = rate(lr, schedule, t + 1)
         late = self.puts_off(group)
-        if late or "last" in state:
-            self._catch_up(group, parameter, state, indices)
+        if not late and "last" in state:
+            self._add_up(group, parameter, state, indices)
         sums = self._step_sums(group, state)
         state["step"] = t
         parameter.index_add_(0, indices, gradient, alpha=-rate(lr, schedule, t))
@@ -198,7 +213,7 @@ class FOBOS(AveragingOptimizer):
         indices = indices[indices >= settings["unregularized"]]
         weight = parameter.index_select(0, indices)
         if "C" in state:
-            missed = state["C"] - state["since"].index_select(0, indices)
+            missed = beside(state["C"] - state["since"].index_select(0, indices), weight)
             # A step of size 0 could still move weights into a permitted region.
             moved = proximal(settings["regularizer"], weight, missed.to(weight.dtype))
             weight = torch.where(missed > 0, moved, weight)
@@ -210,15 +225,18 @@ class FOBOS(AveragingOptimizer):
     def _add_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         """Add to the sums what coordinates have been after the steps that they have missed."""
         strengths, sums = elastic_strengths(settings["regularizer"]), state.get("sums")
-        weight, last = parameter.index_select(0, indices), state["last"].index_select(0, indices)
+        weight = parameter.index_select(0, indices)
+        last = beside(state["last"].index_select(0, indices), weight)
         added = weight.double() * (state["step"] - last)
-        pulled = indices >= settings["unregularized"]
+        pulled = beside(indices >= settings["unregularized"], weight)
         if strengths is None:
             # Added at each step.
             added = added.masked_fill_(pulled, 0.0)
         elif sums is not None:
-            late = sums.of(weight.to("cpu", torch.float64).numpy(), last.cpu().numpy())
-            added = torch.where(pulled, torch.from_numpy(late).to(added), added)
+            since = last.expand_as(weight).reshape(-1).cpu().numpy()
+            late = sums.of(weight.reshape(-1).to("cpu", torch.float64).numpy(), since)
+            late = torch.from_numpy(late).to(added).view_as(added)
+            added = torch.where(pulled, late, added)
         # Coordinates may be named twice.
         state["total"].index_copy_(0, indices, state["total"].index_select(0, indices) + added)
         state["last"].index_fill_(0, indices, state["step"])
@@ -243,11 +261,12 @@ class FOBOS(AveragingOptimizer):
         """Return up-to-date weights, and mark them so."""
         scale, old_scale = 1.0, weight.new_ones((), dtype=torch.float64)
         if "P" in state:
-            scale, old_scale = state["P"], state["scale"].index_select(0, indices)
+            scale = state["P"]
+            old_scale = beside(state["scale"].index_select(0, indices), weight)
             state["scale"].index_fill_(0, indices, scale)
         magnitude = weight.abs()
         if "S" in state:
-            missed = state["S"] - state["shrink"].index_select(0, indices)
+            missed = beside(state["S"] - state["shrink"].index_select(0, indices), weight)
             magnitude = (magnitude - missed * old_scale).clamp_min_(0)
             state["shrink"].index_fill_(0, indices, state["S"])
         # torch divides a number by a vector through reciprocals: P / P would not always be 1, and

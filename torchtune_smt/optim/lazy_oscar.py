@@ -88,8 +88,8 @@ class FobosOscar(FOBOS):
 
     def compiled(self, parameter: Tensor | None = None) -> bool:
         """Say whether `step_rows` can work on a parameter."""
-        parameter = self._find(parameter)[1]
-        return self._rows_are_steps() and parameter.dtype == torch.float64
+        group, parameter = self._find(parameter)
+        return self._rows_are_steps(group, parameter)
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)

@@ -11,7 +11,12 @@ from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.optim.fobos import merged
 from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector
-from torchtune_smt.regularizers.base import Regularizer, is_separable, proximal
+from torchtune_smt.regularizers.base import (
+    Regularizer,
+    is_separable,
+    is_separable_by_rows,
+    proximal,
+)
 
 
 class RDA(SparseOptimizer):
@@ -50,9 +55,10 @@ class RDA(SparseOptimizer):
         regularizer: Regularizer | None = None,
         *,
         unregularized: int = 0,
+        **options: bool,
     ) -> None:
         given = {"regularizer": regularizer, "unregularized": unregularized}
-        super().__init__(params, {"lr": lr, **given})
+        super().__init__(params, {"lr": lr, **given}, **options)
 
     def _check_group(self, group: Group) -> None:
         """Accept all that `SparseOptimizer` does."""
@@ -60,7 +66,9 @@ class RDA(SparseOptimizer):
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
         regularizer = group["regularizer"]
-        return regularizer is None or is_separable(regularizer)
+        if regularizer is None or is_separable(regularizer):
+            return True
+        return is_separable_by_rows(regularizer)
 
     def _kept(self, group: Group) -> Kept:
         # The last c; the sums of all gradients; w¹ of coordinates that are exempt.

@@ -19,7 +19,7 @@ from torchtune_smt.optim.sparse import (
     SparseOptimizer,
     rate,
 )
-from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector
+from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector, beside
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
 from torchtune_smt.regularizers.elastic import L1
 
@@ -63,9 +63,10 @@ class SGD(AveragingOptimizer):
         *,
         unregularized: int = 0,
         average: str = "epoch",
+        **options: bool,
     ) -> None:
         given = {"regularizer": regularizer, "unregularized": unregularized}
-        super().__init__(params, {"lr": lr, **given, "average": average})
+        super().__init__(params, {"lr": lr, **given, "average": average}, **options)
 
     def _check_group(self, group: Group) -> None:
         if elastic_strengths(group["regularizer"]) != (0, 0):
@@ -90,14 +91,15 @@ class SGD(AveragingOptimizer):
         clock = "epochs" if group["average"] == "epoch" else "step"
         kept: Kept = {"step": Count(), "epochs": Count()}
         if group["average"] != "none":
-            kept |= {"total": Vector(0.0, torch.float64), "last": Vector(clock, torch.int64)}
+            last = Vector(clock, torch.int64, of_rows=True)
+            kept |= {"total": Vector(0.0, torch.float64), "last": last}
         return kept
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
         raise ValueError("average cannot change between steps")
 
     def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
-        missed = self._clock(group, state) - state["last"]
+        missed = beside(self._clock(group, state) - state["last"], parameter)
         total: Tensor = state["total"] + parameter.detach().double() * missed
         return total
 
@@ -106,8 +108,8 @@ class SGD(AveragingOptimizer):
     ) -> None:
         if group["average"] != "none":
             clock = self._clock(group, state)
-            missed = clock - state["last"].index_select(0, indices)
             weight = parameter.index_select(0, indices).double()
+            missed = beside(clock - state["last"].index_select(0, indices), weight)
             state["total"].index_add_(0, indices, weight * missed)
             state["last"].index_fill_(0, indices, clock)
         parameter.index_add_(0, indices, gradient, alpha=-group["lr"])
@@ -173,9 +175,10 @@ class CumulativeL1(SparseOptimizer):
         *,
         schedule: str = "constant",
         unregularized: int = 0,
+        **options: bool,
     ) -> None:
         given = {"regularizer": regularizer, "unregularized": unregularized}
-        super().__init__(params, {"lr": lr, **given, "schedule": schedule})
+        super().__init__(params, {"lr": lr, **given, "schedule": schedule}, **options)
 
     def _check_group(self, group: Group) -> None:
         if not behaves_as(group["regularizer"], L1, "value", "prox"):
@@ -200,10 +203,10 @@ class CumulativeL1(SparseOptimizer):
         parameter.index_add_(0, indices, gradient, alpha=-lr)
         self._catch_up(group, parameter, state, indices)
 
-    def _settle(self, group: Group, parameter: Tensor, state: State) -> None:
-        super()._settle(group, parameter, state)
+    def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
+        super()._settle(before, group, parameter, state)
         # Weights that were exempt owe nothing of the penalty so far.
-        newly = slice(group["unregularized"], self._pending[parameter]["unregularized"])
+        newly = slice(group["unregularized"], before["unregularized"])
         state["received"][newly] = -state["penalty"] * parameter[newly].sign().double()
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.accepts import (
+    SWITCH,
     Checked,
     above,
     accepting,
@@ -39,11 +41,17 @@ from torchtune_smt.optim.state import (
     lengthened,
     new_state,
     plain,
+    rows_of,
     settings_like,
 )
-from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
+from torchtune_smt.regularizers.base import (
+    check_regularizer,
+    elastic_strengths,
+    is_separable,
+    is_separable_by_rows,
+)
 
-# Coordinates that `flush` works on at a time, which bounds its memory.
+# Numbers that `flush` works on at a time, which bounds its memory.
 CHUNK = 1 << 20
 _KNOWN: ContextVar[bool] = ContextVar("_KNOWN", default=False)
 
@@ -75,43 +83,64 @@ def rate(lr: float, schedule: str, t: int) -> float:
 
 
 class SparseOptimizer(Checked, torch.optim.Optimizer):
-    """Base of the optimizers: vectors as parameters, sparse gradients, lazy updates.
+    """Base of the optimizers: parameters of any shape, sparse gradients, lazy updates.
 
-    What a step does to coordinates that it does not touch is put off, and taken before they are
-    touched again, when they are asked for (`catch_up`), and for all by `flush`: the iterates are
-    those of the eager method, and no step costs O(D). A parameter must be brought up to date
-    before it is read, and flushed before anybody else changes it. It may grow between steps
-    (``parameter.data = longer``); its state follows.
+    A parameter has rows along its first dimension: embeddings, or the coordinates of a vector. A
+    sparse gradient (COO with one sparse dimension, as of ``nn.Embedding(sparse=True)``) touches
+    some of them. What a step does to the others is put off, and taken before they are touched
+    again, when they are asked for (`catch_up`), and for all by `flush`: the iterates are those of
+    the eager method, and no step costs O(D). A dense gradient touches all rows.
+
+    Rows must be brought up to date before they are read, which `attach` sees to, and flushed
+    before anybody else changes them. A step along a gradient that was taken at weights that were
+    out of date raises, as does one after such weights were changed. A parameter may grow between
+    steps (``parameter.data = longer``); its state follows.
 
     A subclass says in `_kept` what numbers and vectors it keeps in the state of each parameter,
-    and writes the other methods that raise NotImplementedError here.
+    and writes the other methods that raise NotImplementedError here. They are given a parameter as
+    `state.rows_of` has it.
 
     Parameters
     ----------
     params : iterable of tensors or param groups
-        Vectors.
+        Of floating-point numbers.
     defaults : dict
         With lr, regularizer and unregularized, at least.
+    lazy : bool
+        False: nothing is put off, and each step costs O(D).
+    maximize : bool
+        Whether steps go along the gradient, and not against it.
+
+    Attributes
+    ----------
+    delayed : bool
+        Whether gradients may be of weights before the last steps, as of workers that lag behind:
+        then nothing raises where rows were out of date when they were read.
     """
 
-    accepts = accepting(lr=above(0), unregularized=integer(0))
+    accepts = accepting(lr=above(0), unregularized=integer(0), lazy=SWITCH, maximize=SWITCH)
+    delayed: bool = False
     # Members of a group that updates depend on which are put off: what was put off is taken
     # with the old ones when they change.
     settings: ClassVar[tuple[str, ...]] = ("regularizer", "unregularized")
 
-    def __init__(self, params: ParamsT, defaults: Group) -> None:
+    def __init__(
+        self, params: ParamsT, defaults: Group, *, lazy: bool = True, maximize: bool = False
+    ) -> None:
         # The settings in force, by parameter.
         self._pending: dict[Tensor, Group] = {}
         # Coordinates that a subclass need not look for again, by parameter. They follow from
         # weights and state, and are not part of it: where one is loaded they are forgotten.
         self._places: dict[Tensor, Tensor] = {}
-        self._behind = False
-        super().__init__(params, defaults)
+        # What parameters whose rows may be out of date were when they were last looked at.
+        self._behind: dict[Tensor, tuple[int, ...] | None] = {}
+        super().__init__(params, {**defaults, "lazy": lazy, "maximize": maximize})
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy, or a pickle, is made of."""
         self._warn("copied")
-        return {**super().__getstate__(), "_pending": self._pending, "_behind": self._behind}
+        kept = {"_pending": self._pending, "_behind": dict.fromkeys(self._behind)}
+        return {**super().__getstate__(), **kept, "delayed": self.delayed}
 
     def __repr__(self) -> str:
         """Return the settings."""
@@ -128,8 +157,26 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 stacklevel=3,
             )
 
-    def _note_put_off(self) -> None:
-        self._behind = any(map(self.puts_off, self.param_groups))
+    def _note(self, group: Group, parameter: Tensor) -> None:
+        """Note what a parameter is, some of whose rows may be out of date from now on."""
+        if self.puts_off(group):
+            self._behind[parameter] = _identity(parameter)
+
+    def _renote(self, parameter: Tensor) -> None:
+        if parameter in self._behind:
+            self._behind[parameter] = _identity(parameter)
+
+    def _check_own(self, parameter: Tensor) -> None:
+        """Raise RuntimeError if somebody has changed weights while they were out of date."""
+        known = self._behind.get(parameter)
+        now = _identity(parameter)
+        if known is None or known == now:
+            return
+        if known[0] != now[0] or (known[1] != now[1] and known[2] >= now[2]):
+            raise RuntimeError(
+                "a parameter was changed, or exchanged for another one, while updates of it were "
+                f"put off by {self._name}: call flush() before that"
+            )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become a copy."""
@@ -142,11 +189,13 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         group = self.param_groups[-1]
         try:
             for parameter in group["params"]:
-                if parameter.dim() != 1 or not parameter.is_floating_point():
+                if not parameter.is_floating_point() or parameter.layout != torch.strided:
                     raise ValueError(
-                        f"{self._name} takes one-dimensional floating-point parameters, not one of "
-                        f"shape {tuple(parameter.shape)} and {parameter.dtype}"
+                        f"{self._name} takes parameters of floating-point numbers that are not "
+                        f"sparse, not one of {parameter.dtype} and {parameter.layout}"
                     )
+                if parameter.is_meta:
+                    raise ValueError(f"{self._name} takes no parameter on meta: it has no numbers")
             self._check_settings(group)
             if isinstance(group["lr"], int):
                 # A schedule makes fractions of it, and a state says of what kind it is.
@@ -161,8 +210,16 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         # Schedules of torch begin at 0, and end there.
         begun = {"lr"} if resumed and group["lr"] == 0 else set[str]()
         check_arguments(type(self), {name: group[name] for name in group.keys() - begun})
-        if group["regularizer"] is not None:
-            check_regularizer(group["regularizer"])
+        regularizer = group["regularizer"]
+        if regularizer is not None:
+            check_regularizer(regularizer)
+            whole = not (is_separable(regularizer) or is_separable_by_rows(regularizer))
+            for parameter in group["params"] if whole else ():
+                if parameter.dim() != 1:
+                    raise ValueError(
+                        f"{type(regularizer).__name__} is of a vector, not of a parameter of shape "
+                        f"{tuple(parameter.shape)}"
+                    )
         self._check_group(group)
 
     @overload
@@ -173,39 +230,52 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step on all parameters that have a gradient (it may be empty, but sparse).
+        """Take one step on all parameters that have a gradient.
 
         Raises
         ------
-        TypeError, DivergenceError, ValueError
-            A gradient is dense, or not finite, or the learning rate has become negative or not
-            finite; no parameter has been changed then.
+        DivergenceError, ValueError, RuntimeError
+            A gradient is not finite, or its rows cannot be told; the learning rate has become
+            negative or not finite; weights were out of date when they were read, or were changed
+            while they were so. No step has been taken then.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         work = [
-            (group, parameter, *sparse_gradient(parameter, self._name))
+            (group, parameter, *row_gradient(parameter, self._name))
             for group in self.param_groups
             for parameter in group["params"]
             if parameter.grad is not None
         ]
         for group, *_ in work:
             _check_rate(group)
+        ready = []
         for group, parameter, indices, gradient in work:
             state = self._prepared(group, parameter)
-            self._update(group, parameter, state, indices, gradient)
-        self._note_put_off()
+            settings, weight = {**group, **self._pending[parameter]}, rows_of(parameter)
+            if self.puts_off(group):
+                self._bring(settings, weight, state, indices)
+                self._note(group, parameter)
+            gradient = -gradient if group["maximize"] else gradient
+            ready.append((settings, weight, state, indices, gradient))
+        for arguments, (group, parameter, *_) in zip(ready, work, strict=True):
+            self._update(*arguments)
+            if group["lazy"]:
+                self._note(group, parameter)
+            else:
+                self._flush(*arguments[:3])
+                self._behind.pop(parameter, None)
         return loss
 
     @torch.no_grad()
     def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
-        """Bring some coordinates of a parameter up to date.
+        """Bring some rows of a parameter (coordinates of a vector) up to date.
 
         Parameters
         ----------
-        indices : int64 tensor
+        indices : integer tensor
             Repeated ones do no harm.
         parameter : tensor, optional
             May be left out where there is only one.
@@ -215,18 +285,22 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             return
         if declared(self, "puts_off", "_catch_up") and not self.puts_off(group):
             return
-        state = self._prepared(group, parameter)
-        indices = indices[self._moving(parameter, state).index_select(0, indices) != 0]
-        self._catch_up(self._pending[parameter], parameter, state, indices)
+        state, weight = self._prepared(group, parameter), rows_of(parameter)
+        indices = indices.reshape(-1).to(weight.device, torch.int64)
+        indices = indices[_any(self._moving(weight, state).index_select(0, indices))]
+        self._catch_up({**group, **self._pending[parameter]}, weight, state, indices)
+        self._renote(parameter)
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Bring all coordinates of all parameters up to date; O(D)."""
+        """Bring all rows of all parameters up to date; O(D)."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter in self.state:
-                    self._flush(group, parameter, self._prepared(group, parameter))
-        self._behind = False
+                    state = self._prepared(group, parameter)
+                    settings = {**group, **self._pending[parameter]}
+                    self._flush(settings, rows_of(parameter), state)
+        self._behind.clear()
 
     def end_epoch(self) -> None:
         """Learn that an epoch is over; only optimizers that average over epochs care."""
@@ -296,17 +370,14 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                     "learning rate, and check the feature values of the k-best lists"
                 )
             self._after_rows(group, parameter, state)
-        self._note_put_off()
+            self._note(group, parameter)
         return margins
 
     def compiled(self, parameter: Tensor | None = None) -> bool:
         """Say whether `step_rows` can work on a parameter: float64 on the CPU, with known steps."""
         group, parameter = self._find(parameter)
-        return (
-            self._rows_are_steps()
-            and parameter.dtype == torch.float64
-            and parameter.device.type == "cpu"
-            and elastic_strengths(group["regularizer"]) is not None
+        return self._rows_are_steps(group, parameter) and (
+            elastic_strengths(group["regularizer"]) is not None
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -368,10 +439,14 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             group.update(new)
         self._pending.clear()
         self._places.clear()
+        self._behind.clear()
         self.state.clear()
         for parameter, (pending, state) in restored.items():
             self._pending[parameter] = pending
             self.state[parameter] = state
+        for group, parameter in places:
+            if parameter in self.state and self.puts_off(group):
+                self._behind[parameter] = None
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -386,7 +461,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         if len(saved) != len(own):
             raise ValueError(f"{DAMAGED}: it has other groups of parameters")
         # The last is what torch adds to a copy's.
-        needed = {"params", *self.defaults} - {"regularizer", "differentiable"}
+        needed = {"params", *self.defaults}
+        needed -= {"regularizer", "differentiable", "lazy", "maximize"}
         groups = []
         for group, named, new in zip(self.param_groups, own, saved, strict=True):
             settings = group_like(new, named, needed)
@@ -427,7 +503,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
     ) -> None:
-        """Take a step; the coordinates `indices` may be out of date."""
+        """Take a step along the gradient of rows, which are up to date and ascend, each once."""
         raise NotImplementedError
 
     def puts_off(self, group: Group) -> bool:
@@ -435,11 +511,11 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         return True
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
-        """Bring coordinates up to date, and mark them so."""
+        """Bring rows up to date, and mark them so."""
         raise NotImplementedError
 
     def _moving(self, parameter: Tensor, state: State) -> Tensor:
-        """Return a vector that is 0 where a weight is 0 and stays so until its next gradient."""
+        """Return rows that are 0 where weights are 0 and stay so until their next gradient."""
         return parameter
 
     def _update_rows(
@@ -451,10 +527,14 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """
         raise NotImplementedError
 
-    def _rows_are_steps(self) -> bool:
+    def _rows_are_steps(self, group: Group, parameter: Tensor) -> bool:
         """Say whether `_update_rows` does what `step` does, which a subclass may have changed."""
         if self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks:
             # They are to be called at each step.
+            return False
+        if parameter.dtype != torch.float64 or parameter.device.type != "cpu":
+            return False
+        if parameter.dim() != 1 or group["maximize"] or not group["lazy"]:
             return False
         steps = ("step", "_update", "catch_up", "_catch_up")
         return declared(self, "_update_rows", *steps) is not None
@@ -471,45 +551,71 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _prepared(self, group: Group, parameter: Tensor) -> State:
         """Return the state of a parameter, made or lengthened, with its settings in force."""
         state: State = self.state[parameter]
+        self._check_own(parameter)
+        weight = rows_of(parameter)
         if not state:
-            state.update(new_state(self._kept(group), parameter))
+            state.update(new_state(self._kept(group), weight))
         settings = {name: by_itself(group[name]) for name in self.settings}
         if self._pending.setdefault(parameter, settings) != settings:
             self._check_settings(group, resumed=True)
-            self._lengthen(group, parameter, state)
-            self._settle(group, parameter, state)
+            before = {**group, **self._pending[parameter]}
+            self._lengthen(before, weight, state)
+            self._settle(before, group, weight, state)
             self._pending[parameter] = settings
-            self._changed(group, parameter, state)
-        self._lengthen(group, parameter, state)
+            self._changed(group, weight, state)
+            self._renote(parameter)
+        self._lengthen({**group, **settings}, weight, state)
         return state
 
-    def _settle(self, group: Group, parameter: Tensor, state: State) -> None:
-        """Take all that was put off, with the settings that have been in force."""
-        self._flush(group, parameter, state)
+    def _bring(self, settings: Group, weight: Tensor, state: State, indices: Tensor) -> None:
+        """Bring rows up to date, of which there is a gradient.
+
+        Raises RuntimeError: some were not, and the gradient is of other weights than they are.
+        """
+        if self.delayed:
+            self._catch_up(settings, weight, state, indices)
+            return
+        read = weight.index_select(0, indices)
+        self._catch_up(settings, weight, state, indices)
+        if not read.equal(weight.index_select(0, indices)):
+            raise RuntimeError(
+                f"a gradient is of weights that were out of date when they were read: {self._name} "
+                "puts updates off; call attach(module) once, or catch_up(rows) before each forward "
+                "pass, or let it be lazy=False"
+            )
+
+    def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
+        """Take all that was put off, with the settings that have been in force before."""
+        self._flush(before, parameter, state)
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
         """Adapt a state, which is up to date, to new settings."""
 
-    def _in_force(self, group: Group, parameter: Tensor) -> Kept:
-        """Return what is kept of a parameter with the settings that its state was made with."""
-        return self._kept({**group, **self._pending[parameter]})
-
-    def _lengthen(self, group: Group, parameter: Tensor, state: State) -> None:
-        length = parameter.numel()
+    def _lengthen(self, settings: Group, weight: Tensor, state: State) -> None:
+        length = len(weight)
         for name, value in state.items():
-            if torch.is_tensor(value) and value.numel() < length:
-                kept = self._in_force(group, parameter)[name]
+            if torch.is_tensor(value) and len(value) != length:
+                if len(value) > length:
+                    raise ValueError(
+                        f"a parameter has shrunk from {len(value)} rows to {length}, which "
+                        f"{self._name} cannot follow: make a new optimizer"
+                    )
+                kept = self._kept(settings)[name]
                 assert isinstance(kept, Vector)
                 state[name] = lengthened(value, length, kept.value(state))
 
-    def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
-        for begin in range(0, parameter.numel(), CHUNK):
-            moving = self._moving(parameter, state)[begin : begin + CHUNK]
-            indices = moving.nonzero()[:, 0] + begin
-            self._catch_up(self._pending[parameter], parameter, state, indices)
-        for name, kept in self._in_force(group, parameter).items():
+    def _flush(self, settings: Group, parameter: Tensor, state: State) -> None:
+        for indices in self._chunks(self._moving(parameter, state)):
+            self._catch_up(settings, parameter, state, indices)
+        for name, kept in self._kept(settings).items():
             if isinstance(kept, Vector) and kept.mark:
                 state[name].fill_(kept.value(state))
+
+    def _chunks(self, moving: Tensor) -> Iterator[Tensor]:
+        """Yield the indices of rows that are not 0, so many at a time as memory is spent on."""
+        chunk = max(CHUNK // max(moving[:1].numel(), 1), 1)
+        for begin in range(0, len(moving), chunk):
+            yield _any(moving[begin : begin + chunk]).nonzero()[:, 0] + begin
 
     def _find(self, parameter: Tensor | None) -> tuple[Group, Tensor]:
         """Return a parameter and its group."""
@@ -541,7 +647,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             )
         if len(entry) > len(expected) + 1:
             raise ValueError(f"{DAMAGED}: it has more than {self._name} keeps")
-        check_state(entry, expected, parameter)
+        check_state(entry, expected, rows_of(parameter))
 
 
 class AveragingOptimizer(SparseOptimizer):
@@ -582,7 +688,9 @@ class AveragingOptimizer(SparseOptimizer):
         clock = self._clock(group, state)
         if clock == 0:
             return parameter.detach().clone()
-        return (self._total(group, parameter, state) / clock).to(parameter.dtype)
+        total = self._total({**group, **self._pending[parameter]}, rows_of(parameter), state)
+        self._renote(parameter)
+        return (total / clock).to(parameter.dtype).view(parameter.shape)
 
     def _clock(self, group: Group, state: State) -> int:
         """Return how many weight vectors have entered the average."""
@@ -600,40 +708,67 @@ def _check_rate(group: Group) -> None:
         raise ValueError(f"lr must be finite, 0 or more, not {group['lr']}")
 
 
-def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
-    """Return the gradient of a parameter as (indices, values), indices ascending and unique.
+def _identity(parameter: Tensor) -> tuple[int, ...]:
+    """Return what tells whether somebody has changed a parameter, or put other memory under it."""
+    return parameter._version, parameter.data_ptr(), parameter.numel()
+
+
+def _any(rows: Tensor) -> Tensor:
+    """Say of rows which of them are not all 0."""
+    return rows != 0 if rows.dim() == 1 else (rows != 0).flatten(1).any(1)
+
+
+def row_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
+    """Return the gradient of a parameter as (indices, rows), indices ascending, each once.
 
     Parameters
     ----------
-    parameter : tensor [D]
-        With a gradient.
+    parameter : tensor
+        With a gradient; of a dense one, these are all rows.
     optimizer : str
         Its name, for the error.
 
     Raises
     ------
-    TypeError
-        The gradient is dense.
+    ValueError
+        The gradient is sparse, but not in the first dimension alone.
     DivergenceError
-        A value is NaN or infinite; the error names the feature's id.
+        A value is NaN or infinite; the error names the row (a feature's id).
     """
     gradient = parameter.grad
     assert gradient is not None
     if not gradient.is_sparse:
+        values = rows_of(gradient)
+        indices = torch.arange(len(values), device=values.device)
+    else:
+        if gradient.sparse_dim() != 1:
+            raise ValueError(
+                f"{optimizer} takes gradients that are sparse in the first dimension, the rows, "
+                f"and got one that is in {gradient.sparse_dim()}"
+            )
+        indices, values = gradient._indices()[0], gradient._values()
+        # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.
+        if not gradient.is_coalesced() and not bool((indices[1:] > indices[:-1]).all()):
+            gradient = gradient.coalesce()
+            indices, values = gradient.indices()[0], gradient.values()
+        values = rows_of(values)
+    # A sum may be infinite though nothing is that it is of.
+    if not math.isfinite(values.sum()) and not bool((finite := values.isfinite()).all()):
+        bad = int(finite.reshape(len(values), -1).all(1).logical_not().nonzero()[0])
+        number = float(values[bad][~finite[bad]].reshape(-1)[0])
+        raise DivergenceError(
+            f"the gradient of feature id {int(indices[bad])} is {number}: lower the "
+            "learning rate, and check the feature values and gains of the k-best lists"
+        )
+    return indices, values
+
+
+def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
+    """Return the gradient of a vector as `row_gradient` does; TypeError: it is dense."""
+    assert parameter.grad is not None
+    if not parameter.grad.is_sparse:
         raise TypeError(
             f"{optimizer} takes sparse gradients and got a dense one: compute scores with "
             "torchtune_smt.core.scoring, whose gradients are sparse"
         )
-    indices, values = gradient._indices()[0], gradient._values()
-    # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.
-    if not gradient.is_coalesced() and not bool((indices[1:] > indices[:-1]).all()):
-        gradient = gradient.coalesce()
-        indices, values = gradient.indices()[0], gradient.values()
-    finite = values.isfinite()
-    if not finite.all():
-        bad = int(finite.logical_not().nonzero()[0])
-        raise DivergenceError(
-            f"the gradient of feature id {int(indices[bad])} is {float(values[bad])}: lower the "
-            "learning rate, and check the feature values and gains of the k-best lists"
-        )
-    return indices, values
+    return row_gradient(parameter, optimizer)

@@ -32,54 +32,86 @@ class Number:
 
 @dataclass(frozen=True)
 class Vector:
-    """An entry for each coordinate of the parameter.
+    """An entry for each coordinate of the parameter, or for each of its rows.
 
     Attributes
     ----------
     fill : float or str
-        What a coordinate has that is new and up to date: a number, or that of a name in the state.
+        What one has that is new and up to date: a number, or that of a name in the state.
     dtype : torch.dtype, optional
         Integers say at which step, or epoch, something was done. By default the parameter's.
     least : float
     mark : bool
-        Whether it says up to when a coordinate has been updated.
+        Whether it says up to when a row has been updated.
+    of_rows : bool
+        Whether it has one number for each row; marks do.
     """
 
     fill: float | str = 0.0
     dtype: torch.dtype | None = None
     least: float = float("-inf")
     mark: bool = False
+    of_rows: bool = False
 
     def value(self, state: State) -> float:
         """Return what it has for a coordinate that is new."""
         return float(state[self.fill]) if isinstance(self.fill, str) else self.fill
+
+    def trailing(self, weight: Tensor) -> torch.Size:
+        """Return the shape of an entry, for a parameter as `rows_of` gives it."""
+        return weight.shape[1:] if not (self.mark or self.of_rows) else torch.Size()
 
 
 Kept = dict[str, Count | Number | Vector]
 """What is kept of a parameter."""
 
 
-def new_state(kept: Kept, parameter: Tensor) -> State:
-    """Return the numbers of a state, and its vectors, of length 0."""
+def rows_of(parameter: Tensor) -> Tensor:
+    """Return a parameter as rows, in the same memory: a vector, or of more dimensions.
+
+    Rows are what it has along its first dimension. A number is a row; rows of one number are
+    entries of a vector.
+    """
+    if parameter.dim() == 1:
+        return parameter
+    if parameter.dim() == 0:
+        return parameter.detach().unsqueeze(0)
+    if parameter.shape[1:].numel() == 1:
+        return parameter.detach().view(-1)
+    return parameter.detach()
+
+
+def beside(numbers: Tensor, rows: Tensor) -> Tensor:
+    """Return one number a row in the shape that goes with the rows: [n, 1, ...]."""
+    if rows.dim() == numbers.dim():
+        return numbers
+    return numbers.view(-1, *[1] * (rows.dim() - 1))
+
+
+def new_state(kept: Kept, weight: Tensor) -> State:
+    """Return the numbers of a state, and its vectors, of length 0; `weight` as `rows_of` has it."""
     state: State = {}
     for name, one in kept.items():
         if isinstance(one, Vector):
-            state[name] = parameter.new_empty(0, dtype=one.dtype or parameter.dtype)
+            shape = (0, *one.trailing(weight))
+            state[name] = weight.new_empty(shape, dtype=one.dtype or weight.dtype)
         else:
             state[name] = 0 if isinstance(one, Count) else one.start
     return state
 
 
-def check_state(entry: Mapping[str, Any], kept: Kept, parameter: Tensor) -> None:
+def check_state(entry: Mapping[str, Any], kept: Kept, weight: Tensor) -> None:
     """Raise ValueError if what was saved of a parameter cannot be what is kept of it."""
-    longest, counts, lengths = parameter.numel(), [0], set()
+    longest, counts, lengths = len(weight), [0], set()
     for name, one in kept.items():
         if isinstance(one, Count):
             counts.append(whole(entry[name], 0))
         elif isinstance(one, Number):
             real(entry[name])
         else:
-            lengths.add(entry[name].numel())
+            if not torch.is_tensor(entry[name]) or entry[name].dim() == 0:
+                raise ValueError(DAMAGED)
+            lengths.add(len(entry[name]))
     if len(lengths) > 1:
         raise ValueError(f"{DAMAGED}: its parts differ in length")
     if max(lengths, default=0) > longest:
@@ -89,7 +121,11 @@ def check_state(entry: Mapping[str, Any], kept: Kept, parameter: Tensor) -> None
         )
     for name, one in kept.items():
         if isinstance(one, Vector):
-            found = vector(entry[name], one.dtype or parameter.dtype, longest)
+            found = entry[name]
+            trailing = one.trailing(weight)
+            if trailing and found.shape[1:] == trailing:
+                found = found.reshape(-1)
+            found = vector(found, one.dtype or weight.dtype, longest * trailing.numel())
             times = not found.is_floating_point() and found.numel() > 0
             if times and not 0 <= int(found.min()) <= int(found.max()) <= max(counts):
                 raise ValueError(f"{DAMAGED}: it is of later steps than were taken")
@@ -98,19 +134,19 @@ def check_state(entry: Mapping[str, Any], kept: Kept, parameter: Tensor) -> None
 
 
 def lengthened(tensor: Tensor, length: int, fill: float) -> Tensor:
-    """Return a vector with its first entries those of `tensor`, its new ones `fill`.
+    """Return a tensor with its first rows those of `tensor`, its new ones `fill`.
 
     Room grows by a quarter at a time, so that growing costs O(1) an entry. Where there is room
     already, the result shares the memory of `tensor`. Room that is not in use is never
     written to, and takes no memory.
     """
-    old = tensor.numel()
-    room = tensor.untyped_storage().nbytes() // tensor.element_size()
+    old, one = len(tensor), tensor.shape[1:]
+    room = tensor.untyped_storage().nbytes() // (tensor.element_size() * max(one.numel(), 1))
     if length > room:
-        larger = torch.empty(max(length, room * 5 // 4), dtype=tensor.dtype, device=tensor.device)
+        larger = tensor.new_empty((max(length, room * 5 // 4), *one))
         larger[:old] = tensor
         tensor = larger
-    longer = tensor.as_strided((length,), (1,))
+    longer = tensor.as_strided((length, *one), tensor.stride())
     longer[old:] = fill
     return longer
 

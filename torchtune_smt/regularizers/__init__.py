@@ -5,18 +5,22 @@ from torchtune_smt.regularizers.base import (
     check_regularizer,
     is_lazy,
     is_separable,
+    is_separable_by_rows,
 )
 from torchtune_smt.regularizers.elastic import L1, L2, ElasticNet, NoRegularizer
+from torchtune_smt.regularizers.group import GroupLasso
 from torchtune_smt.regularizers.oscar import Oscar
 
 __all__ = [
     "L1",
     "L2",
     "ElasticNet",
+    "GroupLasso",
     "NoRegularizer",
     "Oscar",
     "Regularizer",
     "check_regularizer",
     "is_lazy",
     "is_separable",
+    "is_separable_by_rows",
 ]

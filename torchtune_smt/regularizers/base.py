@@ -27,6 +27,9 @@ class Regularizer(Protocol):
         Ω is a sum over single coordinates, so each may have a step of its own.
     lazy : bool
         prox_{aΩ}(prox_{bΩ}(w)) = prox_{(a+b)Ω}(w): steps may be put off and taken as one.
+    separable_by_rows : bool, optional
+        Ω is a sum over rows (along the first dimension), so each of them may have a step of its
+        own; it need not be separable.
     elastic : tuple of two floats, optional
         (λ1, λ2) where Ω(w) = λ1 Σ |w_i| + ½ λ2 Σ w_i². Optimizers then put steps off although Ω
         need not be lazy; a regulariser without it is not of this form.
@@ -51,7 +54,8 @@ class Regularizer(Protocol):
             Where Ω is separable, of any shape. Where it is not, a vector, dense or sparse (COO,
             coalesced): of a sparse one the result is sparse, too, with the same indices.
         step : float, or tensor
-            Not negative. It may be a tensor of the shape of `weights` where Ω is separable.
+            Not negative. It may be a tensor of the shape of `weights` where Ω is separable, and
+            [rows, 1, ...] where it is so by rows.
         """
         ...
 
@@ -76,6 +80,11 @@ def check_regularizer(regularizer: object) -> None:
 def is_separable(regularizer: Regularizer) -> bool:
     """Say whether Ω is known to be a sum over single coordinates."""
     return bool(_fact(regularizer, "separable"))
+
+
+def is_separable_by_rows(regularizer: Regularizer) -> bool:
+    """Say whether Ω is known to be a sum over rows."""
+    return bool(_fact(regularizer, "separable_by_rows"))
 
 
 def is_lazy(regularizer: Regularizer) -> bool:

@@ -1,0 +1,334 @@
+"""Parameters of any shape: rows of them are late, of which elements or rows are regularised."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optim_reference import prox, soft
+from test_optimizers import CASES
+
+from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, AdaGrad, FobosOscar
+from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, Oscar
+
+pytestmark = pytest.mark.usefixtures("replayed_gradients")
+
+SHAPES = [(), (5,), (5, 1), (5, 3), (4, 2, 2)]
+
+
+def shrunk(rows, amounts):
+    """Return rows made shorter by amounts, and 0 where they are not longer."""
+    if not len(rows):
+        return rows
+    length = np.sqrt((rows.reshape(len(rows), -1) ** 2).sum(1))
+    part = np.maximum(1 - amounts / np.maximum(length, 1e-300), 0)
+    return rows * part.reshape(-1, *[1] * (rows.ndim - 1))
+
+
+def column(values, rows):
+    return values.reshape(-1, *[1] * (rows.ndim - 1))
+
+
+class Rows:
+    """Twins by the book that regularise whole rows (`GroupLasso`)."""
+
+    def __init__(self, w, lr, strength):
+        self.w, self.lr, self.strength, self.t = w.copy(), lr, strength, 0
+        self.sums, self.total = np.zeros(len(w)), np.zeros_like(w)
+
+    def fobos(self, g):
+        self.w = shrunk(self.w - self.lr * g, self.lr * self.strength)
+
+    def adagrad(self, g, square_root=True):
+        self.sums += (g.reshape(len(g), -1) ** 2).mean(1)
+        on = self.sums > 0
+        rate = self.lr / (np.sqrt(self.sums[on]) if square_root else self.sums[on])
+        self.w[on] = shrunk(self.w[on] - column(rate, g) * g[on], rate * self.strength)
+
+    def arow(self, g):
+        if self.t == 1:
+            self.sums += 1
+        self.adagrad(g, square_root=False)
+
+    def rda(self, g):
+        self.total += g
+        c = self.lr * np.sqrt(self.t)
+        self.w = shrunk(-c * self.total / self.t, np.full(len(g), c * self.strength))
+
+    def ftrl(self, g):
+        """McMahan et al.'s z, of weights that begin where they are."""
+        new = self.sums + (g.reshape(len(g), -1) ** 2).mean(1)
+        if self.t == 1:
+            self.total = -column(1 / self.lr * np.ones(len(g)), g) * self.w
+        self.total += g - column((np.sqrt(new) - np.sqrt(self.sums)) / self.lr, g) * self.w
+        self.sums = new
+        on = new > 0
+        Q = (1 + np.sqrt(new[on])) / self.lr
+        self.w[on] = shrunk(-self.total[on], self.strength) / column(Q, g)
+
+
+BY_ROWS = {
+    "fobos": lambda p, lr, o: FOBOS(p, lr, o, schedule="constant"),
+    "adagrad": lambda p, lr, o: AdaGrad(p, lr, o, rowwise=True),
+    "arow": lambda p, lr, o: AROW(p, lr, o, rowwise=True),
+    "rda": lambda p, lr, o: RDA(p, lr, o),
+    "ftrl": lambda p, lr, o: FTRL(p, lr, o, rowwise=True),
+}
+
+
+class Elements:
+    """FTRL-Proximal as it is written in the paper, Algorithm 1, of a vector."""
+
+    def __init__(self, w, lr, regularizer=None, unregularized=0, beta=1.0):
+        self.lr, self.unregularized, self.beta = lr, unregularized, beta
+        self.lambda1, self.lambda2 = regularizer.elastic if regularizer else (0.0, 0.0)
+        self.w, self.n = np.array(w, float), np.zeros(len(w))
+        # Algorithm 1 begins at 0; elsewhere it does with this.
+        self.z = -beta / lr * self.w
+
+    def update(self, g):
+        sigma = (np.sqrt(self.n + g**2) - np.sqrt(self.n)) / self.lr
+        self.z += g - sigma * self.w
+        self.n += g**2
+        pulled = np.arange(self.w.size) >= self.unregularized
+        l1, l2 = self.lambda1 * pulled, self.lambda2 * pulled
+        w = -soft(self.z, l1) / ((self.beta + np.sqrt(self.n)) / self.lr + l2)
+        self.w = np.where(self.n > 0, w, self.w)
+
+
+FTRLS = [(FTRL, Elements, r, {"beta": b}) for b in (0.2, 1.0) for r in (None, L1(0.3), L2(0.5))]
+FTRLS.append((FTRL, Elements, ElasticNet(0.2, 0.7), {}))
+ELEMENTS = [c for group in CASES.values() for c in group if not isinstance(c[2], Oscar)] + FTRLS
+
+
+def gradients(draw, shape, count):
+    """Yield gradients: dense arrays, and as torch has them, sparse or not."""
+    n = shape[0] if shape else 1
+    for step in range(count):
+        if not shape or step % 6 == 5:
+            dense = draw.normal(size=shape)
+            yield dense, torch.from_numpy(dense)
+        else:
+            rows = torch.from_numpy(draw.integers(0, n, draw.integers(0, 3)))
+            values = torch.from_numpy(draw.normal(size=(len(rows), *shape[1:])))
+            sparse = torch.sparse_coo_tensor(rows[None], values, shape, check_invariants=True)
+            yield sparse.to_dense().numpy(), sparse
+
+
+def follow(build, twin_step, shape, seed, *, lazy, maximize):
+    """Take steps and look now and then; return the parameter, which is up to date."""
+    draw = np.random.default_rng(seed)
+    start = draw.choice([-1.0, 0.0, 0.05, 0.7], shape)
+    parameter = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    optimizer = build([parameter], start, lazy=lazy, maximize=maximize)
+    for step, (dense, gradient) in enumerate(gradients(draw, shape, 25)):
+        parameter.grad = -gradient if maximize else gradient
+        optimizer.step()
+        expected = twin_step(dense)
+        if step % 4 == 1 or not lazy:
+            rows = draw.integers(0, len(dense) if shape else 1, 2)
+            if lazy:
+                optimizer.catch_up(torch.from_numpy(rows))
+            np.testing.assert_allclose(
+                np.atleast_1d(parameter.detach())[rows], np.atleast_1d(expected)[rows], atol=1e-12
+            )
+    optimizer.flush()
+    np.testing.assert_allclose(parameter.detach(), expected, rtol=0, atol=1e-12)
+    return parameter
+
+
+both = st.booleans()
+
+
+@settings(max_examples=150)
+@given(
+    case=st.sampled_from(ELEMENTS),
+    shape=st.sampled_from(SHAPES),
+    seed=st.integers(0, 2**32 - 1),
+    lazy=both,
+    maximize=both,
+    exempt=st.sampled_from([0, 1]),
+)
+def test_elements_of_any_shape(case, shape, seed, lazy, maximize, exempt):
+    """As those of a vector: the eager twin takes them one after another."""
+    kind, twin, regularizer, options = case
+    width = int(np.prod(shape[1:], dtype=int))
+    made = []
+
+    def build(params, start, **more):
+        made.append(twin(start.reshape(-1), 0.1, regularizer, exempt * width, **options))
+        return kind(params, 0.1, regularizer, unregularized=exempt, **options, **more)
+
+    def step(dense):
+        made[0].t = getattr(made[0], "t", 0) + 1
+        made[0].update(dense.reshape(-1))
+        return made[0].w.reshape(shape)
+
+    follow(build, step, shape, seed, lazy=lazy, maximize=maximize)
+
+
+@settings(max_examples=80)
+@given(
+    name=st.sampled_from(sorted(BY_ROWS)),
+    shape=st.sampled_from(SHAPES[1:]),
+    seed=st.integers(0, 2**32 - 1),
+    lazy=both,
+    maximize=both,
+)
+def test_whole_rows_are_regularised(name, shape, seed, lazy, maximize):
+    made = []
+
+    def build(params, start, **more):
+        made.append(Rows(start, 0.1, 0.4))
+        optimizer = BY_ROWS[name](params, 0.1, GroupLasso(0.4))
+        for key, value in more.items():
+            optimizer.param_groups[0][key] = value
+        return optimizer
+
+    def step(dense):
+        made[0].t += 1
+        getattr(made[0], name)(dense)
+        return made[0].w
+
+    follow(build, step, shape, seed, lazy=lazy, maximize=maximize)
+
+
+@pytest.mark.parametrize("name", BY_ROWS)
+def test_rows_that_say_nothing_become_zero(name):
+    """Embeddings of three words in twelve make the difference, and the others are forgotten."""
+    torch.manual_seed(0)
+    embedding = torch.nn.Embedding(12, 4, sparse=True, dtype=torch.float64)
+    truth = torch.zeros(12)
+    truth[:3] = torch.tensor([2.0, -2.0, 1.0])
+    embedding.weight.data.mul_(0.1)
+    # FTRL's penalty is one of all steps together.
+    strength = GroupLasso(8.0 if name == "ftrl" else 0.1)
+    optimizer = BY_ROWS[name]([embedding.weight], 0.05, strength)
+    for _ in range(600):
+        words = torch.randint(0, 12, (16,))
+        optimizer.catch_up(words, embedding.weight)
+        loss = (embedding(words).sum(1) - truth[words] - 0.05 * torch.randn(16)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    optimizer.flush()
+    alive = embedding.weight.detach().norm(dim=1) > 0
+    assert alive[:3].all() and not alive[3:].any()
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 999), strength=st.sampled_from([0.0, 0.1, 2.0]), each=both)
+def test_the_prox_of_rows(seed, strength, each):
+    """No point near it has less of what it minimises; two steps are one of the summed size."""
+    draw = torch.Generator().manual_seed(seed)
+    w = torch.randn(4, 3, generator=draw, dtype=torch.float64)
+    w[0] = 0
+    step = torch.rand(4, 1, generator=draw, dtype=torch.float64) if each else 0.7
+    found = GroupLasso(strength).prox(w, step)
+
+    def objective(v):
+        return 0.5 * (v - w).square().sum() + (step * strength * v.norm(dim=1, keepdim=True)).sum()
+
+    for size in (1e-3, 1e-1, 1.0):
+        near = found + size * torch.randn(4, 3, generator=draw, dtype=torch.float64)
+        assert objective(found) <= objective(near)
+    twice = GroupLasso(strength).prox(GroupLasso(strength).prox(w, step), step)
+    torch.testing.assert_close(twice, GroupLasso(strength).prox(w, 2 * step), atol=1e-14, rtol=0)
+    vector = w[:, 1]
+    sizes = step[:, 0] if each else step
+    torch.testing.assert_close(
+        GroupLasso(strength).prox(vector, sizes).numpy(),
+        prox(L1(strength), vector.numpy(), np.asarray(sizes)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "word"),
+    [
+        (lambda p: AdaGrad([p], regularizer=GroupLasso()), "rowwise=True"),
+        (lambda p: FTRL([p], regularizer=GroupLasso()), "rowwise=True"),
+        (lambda p: FTRL([p], regularizer=Oscar()), "vector"),
+        (lambda p: FTRL([p[0]], regularizer=Oscar()), "separable"),
+        (lambda p: FOBOS([p], regularizer=Oscar()), "vector"),
+        (lambda p: FobosOscar([p], regularizer=Oscar()), "vector"),
+        (lambda p: AdaGrad([p.to(torch.int64)]), "int64"),
+        (lambda p: AdaGrad([p.to(torch.complex64)]), "complex64"),
+        (lambda p: AdaGrad([p.to("meta")]), "meta"),
+        (lambda p: AdaGrad([p.to_sparse()]), "sparse"),
+        (lambda p: AdaGrad([p], lazy=3), "lazy"),
+    ],
+)
+def test_what_is_refused(build, word):
+    with pytest.raises(ValueError, match=word):
+        build(torch.zeros(3, 2))
+    with pytest.raises(TypeError, match="foreach"):
+        AdaGrad([torch.zeros(3)], foreach=True)
+
+
+def test_gradients_that_do_not_fit():
+    parameter = torch.nn.Parameter(torch.ones(4, 2))
+    optimizer = AdaGrad([parameter], 0.1, L1(0.1))
+    parameter.grad = torch.ones(4, 2).to_sparse(2)
+    with pytest.raises(ValueError, match="first dimension"):
+        optimizer.step()
+    values = torch.tensor([[1.0, 2.0], [float("inf"), 0.0]])
+    parameter.grad = torch.sparse_coo_tensor([[0, 3]], values, (4, 2), check_invariants=True)
+    with pytest.raises(ValueError, match="id 3 is inf"):
+        optimizer.step()
+    outside = torch.tensor([[1, 4]])
+    parameter.grad = torch.sparse_coo_tensor(
+        outside, torch.ones(2, 2), (4, 2), check_invariants=False
+    )
+    with pytest.raises(IndexError):
+        optimizer.step()
+    assert parameter.eq(1).all()
+    parameter.grad = torch.ones(4, 2).to_sparse(1)
+    optimizer.step()
+    optimizer.flush()
+    parameter.data = parameter.data[:3].clone()
+    with pytest.raises(ValueError, match="shrunk"):
+        optimizer.flush()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("kind", "regularizer"),
+    [
+        *((kind, r) for kind in (AdaGrad, AROW) for r in (L1(1e-7), L2(1e-7))),
+        *((kind, ElasticNet(1e-7, 1e-6)) for kind in (AdaGrad, AROW, FOBOS)),
+    ],
+)
+def test_a_million_steps_are_put_off(kind, regularizer, dtype):
+    """Of a weight that nothing touches; by the book, one after another, with more precision."""
+    options = {"schedule": "inv_sqrt"} if kind is FOBOS else {}
+    weights = torch.nn.Parameter(torch.full((2,), 0.7, dtype=dtype))
+    optimizer = kind([weights], 0.05, regularizer, **options)
+    n = 10**6
+    sizes = np.full(n, 0.05)
+
+    def step(row, value):
+        index = torch.tensor([[row]])
+        given = torch.tensor([value], dtype=dtype)
+        weights.grad = torch.sparse_coo_tensor(index, given, (2,), check_invariants=False)
+        optimizer.step()
+
+    step(0, 0.5)
+    optimizer.flush()
+    w = np.longdouble(weights[0].item())
+    state, (group,) = optimizer.state[weights], optimizer.param_groups
+    if kind is FOBOS:
+        sizes = 0.05 / np.sqrt(np.arange(3, n + 3))
+        for size in sizes.tolist():
+            optimizer._advance(group, state, size)
+    else:
+        sizes = sizes / (0.5 if kind is AdaGrad else 1.25)
+    state["step"] += n
+    lambda1, lambda2 = regularizer.elastic
+    # What is left of a weight after each step, of those that all make shorter by so much.
+    left = np.cumprod(1 / (1 + np.longdouble(sizes) * lambda2))
+    w = w * left[-1] - (sizes * lambda1 * (left[-1] / np.append(1, left[:-1]))).sum()
+    optimizer.catch_up(torch.tensor([0]))
+    # FOBOS has a product of all steps, as its eager twin does: each has an error of 1e-16.
+    exact = 1e-10 if kind is FOBOS and lambda2 else 1e-12
+    tolerance = exact if dtype == torch.float64 else 1e-6
+    assert weights[0].item() == pytest.approx(float(w), rel=tolerance)
