@@ -43,24 +43,29 @@ class AdaGrad(SparseOptimizer):
     the number of steps since the last time, with the G of then. That is as much as "step" does to a
     coordinate that no step of the epoch touches.
 
-    State per coordinate: G (dtype of the parameter) and, with "step", the last step that it has
-    seen (int32).
+    State per coordinate: G (dtype of the parameter; with `rowwise` one for each row) and, with
+    "step", per row the last step that it has seen (int32).
 
     Parameters
     ----------
     params : iterable of tensors or param groups
-        Vectors.
+        Of any shape.
     lr : float
         η > 0; 0.02 in the paper. When it changes between steps, what was put off is first
         taken with the old one (O(D)).
     regularizer : Regularizer, optional
-        Separable, and either lazy or with `elastic`: all of this package but OSCAR.
+        Separable, and either lazy or with `elastic`: all of this package but OSCAR; `GroupLasso`
+        with `rowwise`.
     unregularized : int
-        This many first coordinates (the dense features) are exempt.
+        This many first rows, or coordinates (the dense features), are exempt.
     initial_accumulator : float
         G at the start, 0 or more.
     regularize_each : {"step", "epoch"}
         When weights are regularised (Simianer et al. 2012 did it once an epoch).
+    rowwise : bool
+        Whether G is one for each row, to which a step adds the mean of the squares.
+    options
+        `lazy` and `maximize`; see `SparseOptimizer`.
 
     Raises
     ------
@@ -248,7 +253,7 @@ class AROW(AdaGrad):
     Parameters
     ----------
     params : iterable of tensors or param groups
-        Vectors.
+        Of any shape.
     lr : float
         η > 0.
     regularizer : Regularizer, optional
@@ -257,6 +262,8 @@ class AROW(AdaGrad):
         This many first coordinates (the dense features) are exempt.
     initial_precision : float
         1/Σ_0, above 0: the first step of a coordinate is lr · g / (initial_precision + g²).
+    rowwise, options
+        As for `AdaGrad`.
 
     Raises
     ------

@@ -74,7 +74,7 @@ class FOBOS(AveragingOptimizer):
     Parameters
     ----------
     params : iterable of tensors or param groups
-        Vectors.
+        Of any shape, a vector where Ω is not separable.
     lr : float
         η0 > 0; 1 in Liu et al.
     regularizer : Regularizer, optional
@@ -83,6 +83,9 @@ class FOBOS(AveragingOptimizer):
         This many first coordinates (the dense features) are exempt.
     average : "none", "epoch" or "step"
         What `averaged` is the mean of.
+
+    options
+        `lazy` and `maximize`; see `SparseOptimizer`.
 
     Raises
     ------

@@ -37,12 +37,14 @@ class RDA(SparseOptimizer):
     Parameters
     ----------
     params : iterable of tensors or param groups
-        Vectors.
+        Of any shape, a vector where Ω is not separable.
     lr : float
         1/γ > 0.
     regularizer : Regularizer, optional
     unregularized : int
         This many first coordinates (the dense features) are exempt.
+    options
+        `lazy` and `maximize`; see `SparseOptimizer`.
     """
 
     # The weights that it begins with, where they are regularised.

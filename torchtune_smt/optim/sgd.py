@@ -37,7 +37,7 @@ class SGD(AveragingOptimizer):
     Parameters
     ----------
     params : iterable of tensors or param groups
-        Vectors.
+        Of any shape.
     lr : float
         η > 0, constant.
     regularizer : NoRegularizer, optional
@@ -46,6 +46,9 @@ class SGD(AveragingOptimizer):
         Without meaning here; all optimizers take it.
     average : "epoch", "step" or "none"
         What `averaged` is the mean of.
+
+    options
+        `lazy` and `maximize`; see `SparseOptimizer`.
 
     Raises
     ------
@@ -151,13 +154,16 @@ class CumulativeL1(SparseOptimizer):
     Parameters
     ----------
     params : iterable of tensors or param groups
-        Vectors.
+        Of any shape.
     lr : float
         η0 > 0.
     regularizer : L1
     schedule : "1/t", "inv_sqrt" or "constant"
     unregularized : int
         This many first coordinates (the dense features) are exempt.
+
+    options
+        `lazy` and `maximize`; see `SparseOptimizer`.
 
     Raises
     ------

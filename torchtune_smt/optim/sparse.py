@@ -29,6 +29,7 @@ from torchtune_smt.core.archive import DAMAGED, well_formed
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.optim.attached import attach
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.state import (
     Group,
@@ -134,12 +135,16 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         self._places: dict[Tensor, Tensor] = {}
         # What parameters whose rows may be out of date were when they were last looked at.
         self._behind: dict[Tensor, tuple[int, ...] | None] = {}
+        # Sums of weights that were out of date when they were saved, until they are seen again.
+        self._saved: dict[Tensor, int] = {}
+        self._attached: set[Tensor] = set()
         super().__init__(params, {**defaults, "lazy": lazy, "maximize": maximize})
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy, or a pickle, is made of."""
         self._warn("copied")
-        kept = {"_pending": self._pending, "_behind": dict.fromkeys(self._behind)}
+        behind = dict.fromkeys(self._behind)
+        kept = {"_pending": self._pending, "_behind": behind, "_saved": self._saved}
         return {**super().__getstate__(), **kept, "delayed": self.delayed}
 
     def __repr__(self) -> str:
@@ -161,6 +166,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """Note what a parameter is, some of whose rows may be out of date from now on."""
         if self.puts_off(group):
             self._behind[parameter] = _identity(parameter)
+        else:
+            self._behind.pop(parameter, None)
 
     def _renote(self, parameter: Tensor) -> None:
         if parameter in self._behind:
@@ -168,6 +175,13 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def _check_own(self, parameter: Tensor) -> None:
         """Raise RuntimeError if somebody has changed weights while they were out of date."""
+        if parameter in self._saved:
+            if _sum_of_bits(parameter) != self._saved[parameter]:
+                raise RuntimeError(
+                    f"a state of {self._name} was loaded that was saved while updates were put "
+                    "off, and weights that are not those of then: load both, as they were saved"
+                )
+            del self._saved[parameter]
         known = self._behind.get(parameter)
         now = _identity(parameter)
         if known is None or known == now:
@@ -182,6 +196,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """Become a copy."""
         super().__setstate__(state)
         self._places = {}
+        self._attached = set()
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters; it may set each argument of the class for itself."""
@@ -251,18 +266,23 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         ]
         for group, *_ in work:
             _check_rate(group)
-        ready = []
+        ready, stale = [], False
         for group, parameter, indices, gradient in work:
             state = self._prepared(group, parameter)
             settings, weight = {**group, **self._pending[parameter]}, rows_of(parameter)
             if self.puts_off(group):
-                self._bring(settings, weight, state, indices)
-                self._note(group, parameter)
+                stale |= self._bring(settings, parameter, state, indices)
             gradient = -gradient if group["maximize"] else gradient
             ready.append((settings, weight, state, indices, gradient))
+        if stale:
+            raise RuntimeError(
+                f"a gradient is of weights that were out of date when they were read: {self._name} "
+                "puts updates off; call attach(module) once, or catch_up(rows) before each forward "
+                "pass, or let it be lazy=False"
+            )
         for arguments, (group, parameter, *_) in zip(ready, work, strict=True):
             self._update(*arguments)
-            if group["lazy"]:
+            if group["lazy"] and parameter.grad.is_sparse:
                 self._note(group, parameter)
             else:
                 self._flush(*arguments[:3])
@@ -285,11 +305,33 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             return
         if declared(self, "puts_off", "_catch_up") and not self.puts_off(group):
             return
-        state, weight = self._prepared(group, parameter), rows_of(parameter)
+        # For autograd this is no change: nobody has read these rows yet.
+        state, weight = self._prepared(group, parameter), rows_of(parameter.data)
         indices = indices.reshape(-1).to(weight.device, torch.int64)
         indices = indices[_any(self._moving(weight, state).index_select(0, indices))]
         self._catch_up({**group, **self._pending[parameter]}, weight, state, indices)
-        self._renote(parameter)
+
+    def is_behind(self, parameter: Tensor) -> bool:
+        """Say whether rows of a parameter may be out of date."""
+        return parameter in self._behind
+
+    def attach(self, module: torch.nn.Module) -> None:
+        """Bring up to date what a module, or one within it, reads in its forward pass.
+
+        Of `nn.Embedding`, `nn.EmbeddingBag`, and modules with a method ``rows_read`` (which gets
+        the arguments of `forward` and returns an integer tensor), these are the rows that are
+        named; of others, all that they have. All is flushed before ``state_dict``, ``train`` and
+        ``eval`` of the module, and before it is copied or pickled; copies are not attached. The
+        class of these modules becomes one of the same name, derived from it.
+
+        Raises
+        ------
+        ValueError
+            The module has no parameter of this optimizer, or an embedding has `max_norm`.
+        """
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        attach(self, module, parameters)
+        self._attached.update(set(parameters) & set(module.parameters()))
 
     @torch.no_grad()
     def flush(self) -> None:
@@ -384,8 +426,10 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """Return a copy of the state: plain numbers, strings and tensors.
 
         Updates that were put off stay put off, of which a UserWarning tells: save the parameter as
-        it is, too, or call `flush` before.
+        it is, too, or call `flush` before. With an attached module all is flushed.
         """
+        if self._attached and not _KNOWN.get():
+            self.flush()
         self._warn("saved")
         result = super().state_dict()
         parameters = [p for group in self.param_groups for p in group["params"]]
@@ -399,6 +443,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 **{name: v.clone() if torch.is_tensor(v) else v for name, v in entry.items()},
                 "pending": {name: plain(value) for name, value in pending.items()},
             }
+            if parameters[key] in self._behind:
+                state[key]["weights"] = _sum_of_bits(parameters[key])
         groups = [
             {name: by_itself(value) for name, value in group.items() if name != "regularizer"}
             for group in result["param_groups"]
@@ -440,9 +486,12 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         self._pending.clear()
         self._places.clear()
         self._behind.clear()
+        self._saved.clear()
         self.state.clear()
         for parameter, (pending, state) in restored.items():
             self._pending[parameter] = pending
+            if "weights" in state:
+                self._saved[parameter] = state.pop("weights")
             self.state[parameter] = state
         for group, parameter in places:
             if parameter in self.state and self.puts_off(group):
@@ -567,22 +616,16 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         self._lengthen({**group, **settings}, weight, state)
         return state
 
-    def _bring(self, settings: Group, weight: Tensor, state: State, indices: Tensor) -> None:
-        """Bring rows up to date, of which there is a gradient.
-
-        Raises RuntimeError: some were not, and the gradient is of other weights than they are.
-        """
-        if self.delayed:
-            self._catch_up(settings, weight, state, indices)
-            return
+    def _bring(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> bool:
+        """Bring rows up to date, of which there is a gradient; say whether it is of others."""
+        weight = rows_of(parameter.data)
         read = weight.index_select(0, indices)
         self._catch_up(settings, weight, state, indices)
-        if not read.equal(weight.index_select(0, indices)):
-            raise RuntimeError(
-                f"a gradient is of weights that were out of date when they were read: {self._name} "
-                "puts updates off; call attach(module) once, or catch_up(rows) before each forward "
-                "pass, or let it be lazy=False"
-            )
+        if self.delayed or read.equal(weight.index_select(0, indices)):
+            return False
+        # Another process has read what is its own, brought up to date.
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return not (distributed and parameter in self._attached)
 
     def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
         """Take all that was put off, with the settings that have been in force before."""
@@ -645,9 +688,11 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 f"the saved state is of regularizer {saved}, and this optimizer has "
                 f"{group['regularizer']!r}: build it with the same"
             )
-        if len(entry) > len(expected) + 1:
+        if len(entry.keys() - {"weights"}) > len(expected) + 1:
             raise ValueError(f"{DAMAGED}: it has more than {self._name} keeps")
         check_state(entry, expected, rows_of(parameter))
+        if type(entry.get("weights", 0)) is not int:
+            raise ValueError(DAMAGED)
 
 
 class AveragingOptimizer(SparseOptimizer):
@@ -711,6 +756,12 @@ def _check_rate(group: Group) -> None:
 def _identity(parameter: Tensor) -> tuple[int, ...]:
     """Return what tells whether somebody has changed a parameter, or put other memory under it."""
     return parameter._version, parameter.data_ptr(), parameter.numel()
+
+
+def _sum_of_bits(parameter: Tensor) -> int:
+    """Return what tells weights from other ones; zeros, which they grow by, add nothing."""
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[parameter.element_size()]
+    return int(parameter.detach().view(kind).sum(dtype=torch.int64))
 
 
 def _any(rows: Tensor) -> Tensor:

@@ -1,0 +1,316 @@
+"""Nobody reads weights that are out of date: `attach`, and what raises without it."""
+
+import copy
+import io
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, SGD, AdaGrad, CumulativeL1
+from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso
+
+BUILDS = {
+    "adagrad": lambda p, **o: AdaGrad(p, 0.3, ElasticNet(0.02, 0.1), **o),
+    "adagrad by rows": lambda p, **o: AdaGrad(p, 0.3, GroupLasso(0.05), rowwise=True, **o),
+    "arow": lambda p, **o: AROW(p, 0.3, L1(0.05), **o),
+    "fobos": lambda p, **o: FOBOS(p, 0.1, ElasticNet(0.02, 0.1), schedule="inv_sqrt", **o),
+    "fobos by rows": lambda p, **o: FOBOS(p, 0.1, GroupLasso(0.1), schedule="constant", **o),
+    "fobos averaged": lambda p, **o: FOBOS(p, 0.1, L2(0.1), average="step", **o),
+    "rda": lambda p, **o: RDA(p, 0.3, L1(0.02), **o),
+    "ftrl": lambda p, **o: FTRL(p, 0.3, L1(0.1), **o),
+    "cumulative": lambda p, **o: CumulativeL1(p, 0.1, L1(0.05), **o),
+    "sgd": lambda p, **o: SGD(p, 0.1, **o),
+}
+
+
+class Model(nn.Module):
+    """Words, bags of them, and a layer that is dense; the last is read by a function, perhaps."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 3, sparse=True, dtype=torch.float64)
+        self.bags = nn.EmbeddingBag(7, 3, sparse=True, mode="sum", dtype=torch.float64)
+        self.out = nn.Linear(3, 1, dtype=torch.float64)
+
+    def forward(self, words, bags, *, around=False):
+        if around:
+            word = nn.functional.embedding(words, self.words.weight, sparse=True)
+        else:
+            word = self.words(words)
+        return self.out(word + self.bags(bags)).squeeze(1)
+
+
+def made(name, seed=0, **options):
+    torch.manual_seed(seed)
+    model = Model()
+    return model, BUILDS[name](model.parameters(), **options)
+
+
+def take(model, optimizer, seed, *, around=False, maximize=False):
+    draw = torch.Generator().manual_seed(seed)
+    words, bags = torch.randint(9, (4,), generator=draw), torch.randint(7, (4, 2), generator=draw)
+    loss = (model(words, bags, around=around) - 1).square().mean()
+    optimizer.zero_grad()
+    (-loss if maximize else loss).backward()
+    optimizer.step()
+
+
+def same(first, second):
+    """Say whether two modules have the same weights, which are up to date in both."""
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(a.detach(), b.detach(), rtol=0, atol=1e-12)
+
+
+def saved(thing):
+    file = io.BytesIO()
+    torch.save(thing, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        """step step! step!! step!!! eval reload module rate grow copy pickle flush both
+        read""".split()
+    ),
+    min_size=3,
+    max_size=25,
+)
+
+
+@settings(max_examples=100)
+@given(name=st.sampled_from(sorted(BUILDS)), steps=STEPS, seed=st.integers(0, 99))
+def test_a_program_gives_the_eager_methods_numbers(name, steps, seed):
+    lazy, optimizer = made(name)
+    optimizer.attach(lazy)
+    eager, plain = made(name, lazy=False)
+    rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, plain)]
+    for number, what in enumerate(steps):
+        if what.startswith("step"):
+            for model, one in ((lazy, optimizer), (eager, plain)):
+                take(model, one, 100 * seed + number)
+        elif what == "eval":
+            lazy.eval()
+            same(lazy, eager)
+            lazy.train()
+        elif what == "read":
+            words, bags = torch.tensor([number % 9]), torch.tensor([[number % 7]])
+            torch.testing.assert_close(lazy(words, bags), eager(words, bags))
+        elif what == "module":
+            fresh = Model()
+            fresh.words.weight.data = fresh.words.weight.new_zeros(len(lazy.words.weight), 3)
+            fresh.load_state_dict(saved(lazy.state_dict()))
+            same(fresh, eager)
+        elif what == "rate":
+            for rate in rates:
+                rate.step()
+        elif what == "grow":
+            for model in (lazy, eager):
+                weight = model.words.weight
+                weight.data = torch.cat([weight.data, weight.data.new_zeros(1, 3)])
+        elif what in ("copy", "pickle"):
+            again = copy.deepcopy(lazy) if what == "copy" else pickle.loads(pickle.dumps(lazy))
+            assert type(again) is Model and type(again.words) is nn.Embedding
+            same(again, eager)
+        elif what == "flush":
+            optimizer.flush()
+            same(lazy, eager)
+        elif what in ("reload", "both"):
+            if what == "both":
+                lazy, optimizer = copy.deepcopy((lazy, optimizer))
+            else:
+                state, weights = saved(optimizer.state_dict()), saved(lazy.state_dict())
+                size = len(lazy.words.weight)
+                lazy, optimizer = made(name, seed=1)
+                lazy.words.weight.data = lazy.words.weight.data.new_zeros(size, 3)
+                lazy.load_state_dict(weights)
+                optimizer.load_state_dict(state)
+            optimizer.attach(lazy)
+            rate = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+            rate.load_state_dict(rates[0].state_dict())
+            rates[0] = rate
+    optimizer.flush()
+    same(lazy, eager)
+    if name == "fobos averaged":
+        for a, b in zip(lazy.parameters(), eager.parameters(), strict=True):
+            if a in optimizer.state:
+                torch.testing.assert_close(optimizer.averaged(a), plain.averaged(b))
+
+
+@settings(max_examples=60)
+@given(name=st.sampled_from(sorted(BUILDS)), seed=st.integers(0, 99), caught=st.booleans())
+def test_without_it_a_step_gives_the_eager_methods_numbers_or_raises(name, seed, caught):
+    lazy, optimizer = made(name)
+    eager, plain = made(name, lazy=False)
+    if caught:
+        optimizer.attach(lazy)
+    for number in range(12):
+        take(eager, plain, 100 * seed + number)
+        try:
+            take(lazy, optimizer, 100 * seed + number, around=True)
+        except RuntimeError as error:
+            assert "attach" in str(error) and optimizer.puts_off(optimizer.param_groups[0])
+            # Nothing has been done: it can go on.
+            take(lazy, optimizer, 100 * seed + number, around=True)
+    optimizer.flush()
+    same(lazy, eager)
+
+
+def test_weights_that_are_out_of_date_are_nobodys_to_change():
+    def zero(model):
+        with torch.no_grad():
+            model.words.weight[3] = 0
+
+    def swap(model):
+        model.words.weight.data = model.words.weight.data.clone()
+
+    def half(model):
+        model.words.weight.data = model.words.weight.data[:5].clone()
+
+    for change in (zero, swap, half):
+        model, optimizer = made("adagrad")
+        optimizer.attach(model)
+        take(model, optimizer, 1)
+        before = copy.deepcopy(optimizer.state[model.words.weight])
+        change(model)
+        with pytest.raises((RuntimeError, ValueError), match=r"flush|shrunk"):
+            take(model, optimizer, 2)
+        assert before["step"] == optimizer.state[model.words.weight]["step"]
+        if change is not half:
+            model, optimizer = made("adagrad")
+            optimizer.attach(model)
+            take(model, optimizer, 1)
+            model.eval()
+            change(model)
+            take(model, optimizer, 2)
+
+
+@pytest.mark.filterwarnings("ignore:.*put off")
+def test_states_that_do_not_belong_together():
+    model, optimizer = made("fobos")
+    for seed in range(3):
+        with torch.no_grad():
+            optimizer.catch_up(torch.arange(9), model.words.weight)
+            optimizer.catch_up(torch.arange(7), model.bags.weight)
+        take(model, optimizer, seed)
+    early, state = model.state_dict(), optimizer.state_dict()
+    early = {name: value.clone() for name, value in early.items()}
+    optimizer.flush()
+    take(model, optimizer, 4)
+    for weights, fits in ((early, True), (model.state_dict(), False)):
+        other, resumed = made("fobos", seed=1)
+        resumed.load_state_dict(state)
+        other.load_state_dict(weights)
+        if fits:
+            resumed.flush()
+        else:
+            with pytest.raises(RuntimeError, match="not those of then"):
+                resumed.flush()
+
+
+def test_a_tied_embedding_and_one_with_max_norm():
+    model, optimizer = made("adagrad")
+    twin, plain = made("adagrad", lazy=False)
+    for both in (model, twin):
+        both.again = nn.Embedding(9, 3, sparse=True, dtype=torch.float64)
+        both.again.weight = both.words.weight
+    optimizer.attach(model)
+    for seed in range(6):
+        for module, one in ((model, optimizer), (twin, plain)):
+            one.zero_grad()
+            module.again(torch.tensor([seed, 8 - seed])).square().sum().backward()
+            one.step()
+            take(module, one, seed)
+    model.eval()
+    same(model, twin)
+    normed = nn.Embedding(9, 3, sparse=True, max_norm=1.0)
+    with pytest.raises(ValueError, match="max_norm"):
+        AdaGrad(normed.parameters(), 0.1, L1(0.1)).attach(normed)
+    with pytest.raises(ValueError, match="no parameter"):
+        optimizer.attach(normed)
+
+
+def test_with_a_scaler_of_gradients_and_zeros_that_are_kept():
+    model, optimizer = made("adagrad")
+    eager, plain = made("adagrad", lazy=False)
+    optimizer.attach(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for seed in range(8):
+        take(eager, plain, seed)
+        draw = torch.Generator().manual_seed(seed)
+        words = torch.randint(9, (4,), generator=draw)
+        bags = torch.randint(7, (4, 2), generator=draw)
+        loss = (model(words, bags) - 1).square().mean()
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    model.eval()
+    same(model, eager)
+
+
+def test_closures_hooks_groups_and_rates_that_are_tensors():
+    model, optimizer = made("adagrad")
+    eager, plain = made("adagrad", lazy=False)
+    for module, one in ((model, optimizer), (eager, plain)):
+        module.more = nn.Embedding(4, 2, sparse=True, dtype=torch.float64)
+        module.more.weight.data.fill_(0.5)
+        one.add_param_group({"params": module.more.weight, "lr": torch.tensor(0.05)})
+        calls = []
+        one.register_step_post_hook(lambda *_, calls=calls: calls.append(1))
+        if module is model:
+            one.attach(model)
+        for number in range(8):
+
+            def closure(module=module, one=one, number=number):
+                one.zero_grad()
+                loss = module.more(torch.tensor([number % 3])).sum()
+                loss.backward()
+                return loss
+
+            assert float(one.step(closure).detach()) < 1.1
+            one.param_groups[1]["lr"].mul_(0.9)
+        assert calls == [1] * 8
+    model.eval()
+    same(model, eager)
+
+
+def _one_of_two(rank, file, name):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{file}", rank=rank, world_size=2
+    )
+    model, optimizer = made(name)
+    optimizer.attach(model)
+    shared = nn.parallel.DistributedDataParallel(model)
+    for seed in range(8):
+        take(shared, optimizer, 2 * seed + rank)
+    optimizer.flush()
+    torch.save([p.detach() for p in model.parameters()], f"{file}.{rank}")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is without it")
+def test_two_processes_give_what_one_does_with_both_batches(tmp_path):
+    file = tmp_path / "meeting"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.multiprocessing.spawn(_one_of_two, (str(file), "adagrad"), nprocs=2)
+    model, optimizer = made("adagrad", lazy=False)
+    for seed in range(8):
+        loss = 0
+        for rank in range(2):
+            draw = torch.Generator().manual_seed(2 * seed + rank)
+            words = torch.randint(9, (4,), generator=draw)
+            bags = torch.randint(7, (4, 2), generator=draw)
+            loss = loss + (model(words, bags) - 1).square().mean() / 2
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for rank in range(2):
+        for found, expected in zip(torch.load(f"{file}.{rank}"), model.parameters(), strict=True):
+            np.testing.assert_allclose(found, expected.detach(), rtol=0, atol=1e-12)

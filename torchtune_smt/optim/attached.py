@@ -1,0 +1,97 @@
+"""Modules whose weights an optimizer brings up to date before anybody reads them."""
+
+from __future__ import annotations
+
+import copyreg
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+# The optimizers of modules, none of which is in a copy or a pickle.
+_OPTIMIZERS: WeakKeyDictionary[nn.Module, list[Any]] = WeakKeyDictionary()
+
+
+def attach(optimizer: Any, module: nn.Module, parameters: list[Tensor]) -> None:
+    """Let a module, and those within, read no weights of an optimizer that are out of date.
+
+    Parameters
+    ----------
+    optimizer : SparseOptimizer
+    parameters : list of tensors
+        Those of the optimizer.
+
+    Raises
+    ------
+    ValueError
+        None of them is the module's; or an embedding has `max_norm`, whose forward pass changes
+        weights.
+    """
+    own = {id(parameter) for parameter in parameters}
+    found = [
+        reader
+        for reader in module.modules()
+        if any(id(p) in own for p in reader.parameters(recurse=False))
+    ]
+    if not found:
+        raise ValueError(f"{type(module).__name__} has no parameter of the optimizer")
+    for reader in found:
+        if getattr(reader, "max_norm", None) is not None:
+            raise ValueError(
+                f"{type(reader).__name__} has max_norm: its forward pass changes weights behind "
+                "the optimizer's back; take a regularizer instead"
+            )
+    for reader in dict.fromkeys([module, *found]):
+        known = _OPTIMIZERS.setdefault(reader, [])
+        if not known:
+            reader.__class__ = _attached(type(reader))
+        if all(one is not optimizer for one in known):
+            known.append(optimizer)
+
+
+def _attached(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return a subclass that brings up to date what is read; copies are of the class itself."""
+
+    class Attached(kind):  # type: ignore[valid-type, misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            for optimizer in _OPTIMIZERS[self]:
+                for parameter in self.parameters(recurse=False):
+                    if optimizer.is_behind(parameter):
+                        optimizer.catch_up(_rows(self, parameter, args, kwargs), parameter)
+            return super().__call__(*args, **kwargs)
+
+        def train(self, mode: bool = True) -> Any:
+            _flush(self)
+            return super().train(mode)
+
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            _flush(self)
+            return super().state_dict(*args, **kwargs)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            _flush(self)
+            # The usual way to make one refuses an object whose class is another one.
+            made = copyreg._reconstructor, (kind, object, None)  # type: ignore[attr-defined]
+            return (*made, *super().__reduce_ex__(protocol)[2:])
+
+    Attached.__name__, Attached.__qualname__ = kind.__name__, kind.__qualname__
+    Attached.__module__, Attached.__doc__ = kind.__module__, kind.__doc__
+    return Attached
+
+
+def _flush(module: nn.Module) -> None:
+    for optimizer in _OPTIMIZERS[module]:
+        optimizer.flush()
+
+
+def _rows(module: nn.Module, parameter: Tensor, args: Any, kwargs: Any) -> Tensor:
+    """Return the rows of a parameter that a module reads: of embeddings those that are named."""
+    read = getattr(module, "rows_read", None)
+    if read is not None:
+        rows: Tensor = read(*args, **kwargs)
+        return rows
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        rows = args[0] if args else kwargs["input"]
+        return rows
+    return torch.arange(parameter.shape[0] if parameter.dim() else 1, device=parameter.device)
