@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import torch
@@ -78,6 +79,7 @@ class AdaGrad(SparseOptimizer):
     accepts = accepting(
         initial_accumulator=least(0), regularize_each=one_of("step", "epoch"), rowwise=SWITCH
     )
+    marks: ClassVar[Mapping[str, str]] = {"last": "step"}
     settings: ClassVar[tuple[str, ...]] = (
         "lr",
         *SparseOptimizer.settings,
@@ -169,11 +171,8 @@ class AdaGrad(SparseOptimizer):
         """Regularise all rows for the steps since the last time."""
         times = state["step"] - state["regularized"]
         for indices in self._chunks(parameter):
-            weight = parameter.index_select(0, indices)
-            divisor = self._divisor(state["sum"].index_select(0, indices))
             late = torch.full_like(indices, times)
-            weight = _regularized(weight, divisor, late, indices, settings)
-            parameter.index_copy_(0, indices, weight)
+            self._regularize_rows(settings, parameter, state, indices, late)
         state["regularized"] = state["step"]
 
     def _kept(self, group: Group) -> Kept:
@@ -187,14 +186,11 @@ class AdaGrad(SparseOptimizer):
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
     ) -> None:
         accumulated = with_squares(state["sum"].index_select(0, indices), gradient, indices)
-        divisor = beside(self._divisor(accumulated), gradient)
-        weight = parameter.index_select(0, indices)
-        # Where G = 0, g is 0 too (or its square is, in floating point).
-        update = torch.where(divisor > 0, gradient / divisor, 0)
-        weight.sub_(update, alpha=group["lr"])
+        rate = beside(self._rate(accumulated, group["lr"]), gradient)
+        weight = parameter.index_select(0, indices).addcmul_(gradient, rate, value=-1)
         state["step"] += 1
         if _each_step(group):
-            weight = _regularized(weight, divisor, None, indices, group)
+            weight = _regularized(weight, rate, None, indices, group)
             state["last"].index_fill_(0, indices, state["step"])
         parameter.index_copy_(0, indices, weight)
         state["sum"].index_copy_(0, indices, accumulated)
@@ -204,15 +200,26 @@ class AdaGrad(SparseOptimizer):
             # It waits for the end of the epoch.
             return
         late = state["step"] - state["last"].index_select(0, indices)
-        weight = parameter.index_select(0, indices)
-        divisor = self._divisor(state["sum"].index_select(0, indices))
-        weight = _regularized(weight, divisor, late, indices, settings)
-        parameter.index_copy_(0, indices, weight)
+        self._regularize_rows(settings, parameter, state, indices, late)
         state["last"].index_fill_(0, indices, state["step"])
 
-    def _divisor(self, accumulated: Tensor) -> Tensor:
-        """Return what steps are divided by."""
-        return accumulated.sqrt() if self.square_root else accumulated
+    def _regularize_rows(
+        self, settings: Group, parameter: Tensor, state: State, indices: Tensor, times: Tensor
+    ) -> None:
+        """Take so many proximal steps on each row."""
+        weight = parameter.index_select(0, indices)
+        rate = beside(self._rate(state["sum"].index_select(0, indices), settings["lr"]), weight)
+        times = beside(times, weight)
+        parameter.index_copy_(0, indices, _regularized(weight, rate, times, indices, settings))
+
+    def _rate(self, sums: Tensor, lr: Tensor | float) -> Tensor:
+        """Return lr / √G, or lr / G, and 0 where G = 0."""
+        rate = (sums.sqrt() if self.square_root else sums).reciprocal().mul_(lr)
+        kind = torch.finfo(sums.dtype)
+        if sums.numel() and sums.device.type == "cpu" and float(sums.min()) > kind.tiny**0.5:
+            return rate
+        # A divisor next to 0 gives a step above what the type has.
+        return rate.masked_fill_(sums == 0, 0).clamp_max_(kind.max)
 
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
@@ -332,43 +339,38 @@ def _each_step(group: Group) -> bool:
 
 
 def _regularized(
-    weight: Tensor, divisor: Tensor, times: Tensor | None, indices: Tensor, settings: Group
+    weight: Tensor, step: Tensor, times: Tensor | None, indices: Tensor, settings: Group
 ) -> Tensor:
-    """Return weights after `times` (None: 1) proximal steps of size lr / divisor, none for 0."""
+    """Return weights after `times` (None: 1) proximal steps of some size, none where it is 0."""
     regularizer = settings["regularizer"]
-    if regularizer is None:
+    strengths = elastic_strengths(regularizer)
+    if strengths == (0, 0):
         return weight
-    # One number a row, or one for each of its numbers.
-    divisor = beside(divisor, weight)
-    free = (divisor == 0) | beside(indices < settings["unregularized"], weight)
-    # A divisor next to 0 gives a step above what the type has.
-    most = torch.finfo(divisor.dtype).max
-    step = (settings["lr"] / divisor).masked_fill_(free, 0).clamp_max_(most)
-    if times is not None:
-        times = beside(times, weight)
-        free = free | (times == 0)
-    if times is None:
-        result = proximal(regularizer, weight, step)
-    elif is_lazy(regularizer):
-        result = proximal(regularizer, weight, (step * times).clamp_max_(most))
-    else:
-        result = _elastic_repeated(weight, step, times, regularizer)
+    if settings["unregularized"]:
+        step = step.masked_fill(beside(indices < settings["unregularized"], weight), 0)
+    if strengths is not None:
+        return elastic_steps(weight, step, times, *strengths)
+    total = step if times is None else (step * times).clamp_max_(torch.finfo(step.dtype).max)
     # A step of size 0 could still move weights into a permitted region.
-    return torch.where(free, weight, result)
+    return torch.where(total == 0, weight, proximal(regularizer, weight, total))
 
 
-def _elastic_repeated(
-    weight: Tensor, step: Tensor, times: Tensor, regularizer: Regularizer
+def elastic_steps(
+    weight: Tensor, step: Tensor, times: Tensor | None, lambda1: float, lambda2: float
 ) -> Tensor:
-    """Return weights after `times` proximal steps of one size of an elastic net.
+    """Return weights after `times` (None: 1) proximal steps of one size of an elastic net.
 
     With q = 1 + step · λ2, they are sign(w) · max(|w| - λ1 (q^times - 1) / λ2, 0) / q^times.
     """
-    lambda1, lambda2 = elastic_strengths(regularizer) or (0.0, 0.0)
     if lambda2 == 0:
-        return proximal(regularizer, weight, step * times)
+        most = step * lambda1 if times is None else step * (times * lambda1)
+        return weight - weight.clamp(-most, most)
+    if times is None:
+        most = step * lambda1
+        return (weight - weight.clamp(-most, most)).div_(1 + step * lambda2)
     power = (step * lambda2).log1p() * times
-    magnitude = weight.abs()
+    moved = weight
     if lambda1:
-        magnitude = (magnitude - lambda1 * power.expm1() / lambda2).clamp_min(0)
-    return weight.sign() * magnitude * (-power).exp()
+        most = lambda1 * power.expm1() / lambda2
+        moved = weight - weight.clamp(-most, most)
+    return torch.where(times == 0, weight, moved * (-power).exp())

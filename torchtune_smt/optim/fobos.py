@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -95,6 +96,7 @@ class FOBOS(AveragingOptimizer):
     """
 
     accepts = accepting(schedule=SCHEDULE)
+    marks: ClassVar[Mapping[str, str]] = {"last": "step", "shrink": "S", "scale": "P", "since": "C"}
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final, overload
@@ -124,6 +124,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     # Members of a group that updates depend on which are put off: what was put off is taken
     # with the old ones when they change.
     settings: ClassVar[tuple[str, ...]] = ("regularizer", "unregularized")
+    # The marks in a state that tell of each row whether it is up to date, and what they are then.
+    # All are set at once, so the first that there is will do.
+    marks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self, params: ParamsT, defaults: Group, *, lazy: bool = True, maximize: bool = False
@@ -308,8 +311,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         # For autograd this is no change: nobody has read these rows yet.
         state, weight = self._prepared(group, parameter), rows_of(parameter.data)
         indices = indices.reshape(-1).to(weight.device, torch.int64)
-        indices = indices[_any(self._moving(weight, state).index_select(0, indices))]
-        self._catch_up({**group, **self._pending[parameter]}, weight, state, indices)
+        indices = self._late(weight, state, indices)
+        if indices.numel():
+            self._catch_up({**group, **self._pending[parameter]}, weight, state, indices)
 
     def is_behind(self, parameter: Tensor) -> bool:
         """Say whether rows of a parameter may be out of date."""
@@ -619,6 +623,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _bring(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> bool:
         """Bring rows up to date, of which there is a gradient; say whether it is of others."""
         weight = rows_of(parameter.data)
+        indices = self._late(weight, state, indices)
+        if not indices.numel():
+            return False
         read = weight.index_select(0, indices)
         self._catch_up(settings, weight, state, indices)
         if self.delayed or read.equal(weight.index_select(0, indices)):
@@ -626,6 +633,13 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         # Another process has read what is its own, brought up to date.
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         return not (distributed and parameter in self._attached)
+
+    def _late(self, weight: Tensor, state: State, indices: Tensor) -> Tensor:
+        """Return those of some rows that may be out of date."""
+        for mark, now in self.marks.items():
+            if mark in state:
+                return indices[state[mark].index_select(0, indices) != state[now]]
+        return indices[_any(self._moving(weight, state).index_select(0, indices))]
 
     def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
         """Take all that was put off, with the settings that have been in force before."""

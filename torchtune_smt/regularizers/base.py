@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -130,5 +131,14 @@ def proximal(regularizer: Regularizer, weights: Tensor, step: Tensor | float) ->
     return result
 
 
+# Whether what a class says counts; to look takes longer than a step on some hundred rows.
+_COUNTS: WeakKeyDictionary[type, dict[str, bool]] = WeakKeyDictionary()
+
+
 def _fact(regularizer: Regularizer, name: str) -> Any:
-    return declared(regularizer, name, "value", "prox")
+    if not {name, "value", "prox"}.isdisjoint(getattr(regularizer, "__dict__", ())):
+        return declared(regularizer, name, "value", "prox")
+    known = _COUNTS.setdefault(type(regularizer), {})
+    if name not in known:
+        known[name] = declared(regularizer, name, "value", "prox") is not None
+    return getattr(regularizer, name) if known[name] else None
