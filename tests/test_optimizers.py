@@ -512,9 +512,11 @@ def test_states_of_others_are_refused(kind):
         other.load_state_dict(state)
     # The state that was given is nobody's memory.
     before = copy.deepcopy(state)
-    resumed = build(kind, parameter)
+    own = parameter_of(parameter.tolist())
+    resumed = build(kind, own)
     resumed.load_state_dict(state)
-    for one in (optimizer, resumed):
+    for one, weights in ((optimizer, parameter), (resumed, own)):
+        set_gradient(weights, [(0, 1.0)])
         one.step()
     for name, value in before["state"][0].items():
         assert torch.equal(value, state["state"][0][name]) if torch.is_tensor(value) else True

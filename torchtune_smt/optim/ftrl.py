@@ -86,7 +86,8 @@ class FTRL(SparseOptimizer):
         if not is_separable_by_rows(regularizer):
             raise ValueError(
                 f"{self._name} has a step of its own for each coordinate, and {name} is not "
-                "separable: use FOBOS (optimizer=fobos), or L1, L2 or ElasticNet as regularizer"
+                f"separable: use FOBOS (optimizer=fobos) instead of {self._name}, or L1, L2 or "
+                "ElasticNet as regularizer"
             )
         if not group["rowwise"]:
             raise ValueError(f"{name} has one step for all numbers of a row: give rowwise=True")
