@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from torchtune_smt.core.accepts import Checked, accepting
 from torchtune_smt.regularizers.base import STRENGTH
-from torchtune_smt.regularizers.ops import check_step, check_weights
+from torchtune_smt.regularizers.ops import as_step, prox_group
 
 
 @dataclass(frozen=True)
@@ -35,21 +34,17 @@ class GroupLasso(Checked):
 
     def value(self, weights: Tensor) -> Tensor:
         """Return Ω(W), a scalar tensor."""
-        return self.strength * _lengths(weights).sum()
+        return self.strength * _rows(weights).norm(dim=1).sum()
 
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return each row, shorter by step · strength; `step` may be [rows, 1, ...], or [rows]."""
-        check_weights(weights)
-        check_step(step)
-        length = _lengths(weights)
-        if isinstance(step, Tensor) and step.dim():
-            step = step.reshape(-1)
-        kept = (length - step * self.strength).clamp_min(0)
-        part = torch.where(length > 0, kept / length, 0.0).to(weights.dtype)
-        return (
-            weights * part.view(-1, *[1] * (weights.dim() - 1)) if weights.dim() else weights * part
+        rows = _rows(weights)
+        sizes = as_step(step)
+        result: Tensor = prox_group(
+            rows, sizes.view(-1, 1) if sizes.dim() else sizes, self.strength
         )
+        return result.view(weights.shape)
 
 
-def _lengths(weights: Tensor) -> Tensor:
-    return weights.abs() if weights.dim() < 2 else weights.flatten(1).norm(dim=1)
+def _rows(weights: Tensor) -> Tensor:
+    return weights.reshape(len(weights) if weights.dim() else 1, -1 if weights.numel() else 1)
