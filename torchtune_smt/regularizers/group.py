@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from torchtune_smt.core.accepts import Checked, accepting
@@ -34,7 +35,7 @@ class GroupLasso(Checked):
 
     def value(self, weights: Tensor) -> Tensor:
         """Return Ω(W), a scalar tensor."""
-        return self.strength * _rows(weights).norm(dim=1).sum()
+        return torch.linalg.vector_norm(_rows(weights), dim=1).sum() * self.strength
 
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return each row, shorter by step · strength; `step` may be [rows, 1, ...], or [rows]."""
