@@ -35,7 +35,8 @@ class GroupLasso(Checked):
 
     def value(self, weights: Tensor) -> Tensor:
         """Return Ω(W), a scalar tensor."""
-        return torch.linalg.vector_norm(_rows(weights), dim=1).sum() * self.strength
+        total: Tensor = torch.linalg.vector_norm(_rows(weights), dim=1).sum()
+        return total * self.strength
 
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return each row, shorter by step · strength; `step` may be [rows, 1, ...], or [rows]."""
