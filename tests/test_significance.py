@@ -60,7 +60,9 @@ def make_rows(
 def corpus_score(
     metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> CorpusScore:
-    """Return sacrebleu's own."""
+    """Return sacrebleu's own, where it has one."""
+    if metric in METRICS[3:]:
+        return StatisticsExtractor(metric, references).extract(hypotheses).score
     peer = sacrebleu_metric(metric)
     found = peer.corpus_score(hypotheses, reference_streams(references))
     return CorpusScore(found.name, found.score, str(peer.get_signature()))
@@ -226,11 +228,11 @@ def evaluation(outputs: dict[str, Texts], references: Sequence[Sequence[str]]) -
 def test_equal_systems_do_not_differ(test: str) -> None:
     outputs, references = make_texts(5, 30, 2)
     same = evaluation({"a": outputs[:1], "b": outputs[:1]}, references)
-    assert [c.p_value for c in same.compare(test=test, samples=100)] == [1, 1, 1]  # type: ignore[arg-type]
+    assert [c.p_value for c in same.compare(test=test, samples=100)] == [1] * len(METRICS)  # type: ignore[arg-type]
     runs = evaluation({"a": outputs, "b": outputs[::-1]}, references)
     found = runs.compare(test=test, samples=100)  # type: ignore[arg-type]
-    assert [c.p_value for c in found] == [1, 1, 1]
-    assert [c.p_runs.value for c in found if c.p_runs] == [1, 1, 1]
+    assert [c.p_value for c in found] == [1] * len(METRICS)
+    assert [c.p_runs.value for c in found if c.p_runs] == [1] * len(METRICS)
 
 
 def test_one_sentence_proves_nothing() -> None:
@@ -238,7 +240,7 @@ def test_one_sentence_proves_nothing() -> None:
     other = [references[0][0], *outputs[0][1:]]
     assert other != outputs[0]
     found = evaluation({"a": outputs, "b": [other]}, references).compare()
-    assert [c.p_value for c in found] == [1, 1, 1]
+    assert [c.p_value for c in found] == [1] * len(METRICS)
     assert {c.test for c in found} == {"randomization, all 2 arrangements"}
 
 
@@ -285,10 +287,10 @@ def test_comparisons(systems, test):  # type: ignore[no-untyped-def]
     found = evaluation(given, systems[1]).compare(test=test, samples=500, seed=3)
     assert [(c.metric, c.system, c.baseline) for c in found] == [
         (metric, system, "base")
-        for metric in ("BLEU", "chrF2", "TER")
+        for metric in ("BLEU", "chrF2", "TER", "WER", "CER")
         for system in list(given)[1:]
     ]
-    for better, alike in (found[:2], found[2:4], found[4:]):
+    for better, alike in zip(found[::2], found[1::2], strict=True):
         assert better.p_value < 0.01 < 0.05 < alike.p_value
         assert better.p_runs is None
     assert found[0].score == corpus_score("bleu", given["better"][0], systems[1]).score
@@ -427,6 +429,22 @@ def test_nulls_are_rejected_as_often_as_allowed(
     for level in simulation.LEVELS:
         assert simulation.rejections(p, level) <= simulation.bound(level, NULLS)
     assert simulation.distance_from_uniform(p) < FAR
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_p_values_and_intervals_of_each_metric(metric: str) -> None:
+    """A small part of what scripts/experiments/bench/significance.py measures."""
+    generator, nulls = np.random.default_rng(2), 200
+    sentences = simulation.references()
+    outputs = [simulation.noisy(sentences, [0.3] * len(sentences), generator) for _ in range(2)]
+    found = simulation.measure(metric, outputs, sentences)
+    own = simulation.own(randomization_test, found.score)
+    p = simulation.p_values(own, lambda g: simulation.swap(found.sentences(200, g), g), nulls, 100)
+    # Where errors are counted, many differences are 0, with p = 1.
+    distance = simulation.distance_from_uniform if metric in METRICS[:2] else simulation.excess
+    assert distance(p) < 1.63 / math.sqrt(nulls)
+    share, error = simulation.coverage(found, 100, 200, nulls)
+    assert abs(share - 0.95) < 0.015 + 3 * error
 
 
 def test_nulls_of_whole_runs(population: simulation.Population) -> None:

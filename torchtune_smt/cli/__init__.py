@@ -24,7 +24,7 @@ COMMANDS: Final = {
     "build-model": "align a bitext, extract the grammar, estimate the language model",
     "translate": "translate a file with tuned weights",
     "rerank": "apply weights to an n-best list of another decoder",
-    "evaluate": "corpus BLEU, chrF and TER of translations, significance of a difference",
+    "evaluate": "corpus BLEU, chrF, TER, WER of translations, significance of a difference",
     "compare": "runs, sweeps, translations or weights side by side, in tables",
     "analyse": "what features do, and where systems differ: overlap, reordering, explain, ...",
     "plot": "the curves of runs and sweeps in a picture",

@@ -23,7 +23,7 @@ from torchtune_smt.core.recipe import argument_names
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.minimizer import Accuracy, SmoothedHinge
-from torchtune_smt.runs.parts import groups_of
+from torchtune_smt.runs.parts import groups_of, takes_measure
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.base import GroupLearner
@@ -93,7 +93,11 @@ def groups_taken(cfg: DictConfig) -> set[str]:
     """
     names = tuner_takes(cfg)
     if has_solver(cfg):
-        names |= argument_names(class_of(cfg, "tuner.solver"))
+        solver = class_of(cfg, "tuner.solver")
+        names |= argument_names(solver)
+        of_bleu = getattr(class_of(cfg, "metric"), "from_statistics", False)
+        if takes_measure(solver) and not of_bleu:
+            names.add("metric")
     return groups_of(names)
 
 

@@ -56,8 +56,7 @@ def oracle_bleu(
     bound = BleuReferences([row if any(row) else ELSEWHERE for row in rows_of_words], words)
     counts = np.concatenate([bound.statistics(kbest) for kbest in given])
     gains = BleuPlusOne().score(counts)
-    # As `bleu_scores` takes them.
-    rows = counts[:, [8, 9, *range(8)]].astype(np.float64)
+    rows = counts.astype(np.float64)
     begin = given.begin
     first = begin[:-1].copy()
     best = np.array([b + gains[b:e].argmax() for b, e in pairwise(begin)])

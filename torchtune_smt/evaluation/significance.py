@@ -28,7 +28,7 @@ SEED: Final = 12345
 # Differences that are equal in theory differ by rounding.
 TOLERANCE: Final = 1e-9
 # In percent; between them lie 95%.
-_INTERVAL: Final = (2.5, 97.5)
+INTERVAL: Final = (2.5, 97.5)
 
 Score = Callable[[Float64], Float64]
 """Takes sums of statistics [..., statistics] and returns scores [...]."""
@@ -344,7 +344,7 @@ class _Metric:
 
     def describe(self, system: str, samples: int, seed: int) -> SystemScore:
         drawn = bootstrap_scores(self._rows[system], self._score_sums, samples, seed)
-        low, high = np.percentile(drawn.mean(axis=1), _INTERVAL)
+        low, high = np.percentile(drawn.mean(axis=1), INTERVAL)
         every, runs = self._scores[system], self.run_scores(system)
         first, penalty = every[0], None
         if first.brevity_penalty is not None:

@@ -116,10 +116,7 @@ class SentenceScores:
 
     def gains(self, system: str) -> Float64:
         """Return BLEU+1 of each sentence (float64 [n], 0..100)."""
-        rows = self._rows[system]
-        # As `BleuReferences.statistics` has them.
-        counts = rows[:, [*range(2, 10), 0, 1]].astype(np.int64)
-        return 100 * BleuPlusOne().score(counts)
+        return 100 * BleuPlusOne().score(self._rows[system].astype(np.int64))
 
     def by_length(self, lengths: Sequence[int]) -> list[Bucket]:
         """Return corpus BLEU of the sentences whose lengths (of first references) are alike."""

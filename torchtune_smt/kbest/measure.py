@@ -86,7 +86,7 @@ class Measure:
 
     def better(self, score: float) -> float:
         """Return a score that people read as one of which larger is better, or the reverse."""
-        return score if self.unit > 0 else -score
+        return score if self.unit > 0 else 0.0 - score
 
     def shown(self, score: float) -> str:
         """Return a score of which larger is better as it is written for people."""

@@ -18,24 +18,30 @@ from torchtune_smt.metrics.bleu import (
     SacreBleu,
     SentenceBleu,
 )
+from torchtune_smt.metrics.chrf import ChrF
 from torchtune_smt.metrics.errors import CharacterErrorRate, WordErrorRate
 from torchtune_smt.metrics.lists import ExternalScores
+from torchtune_smt.metrics.mix import Mix
+from torchtune_smt.metrics.ter import TranslationEditRate
 
 __all__ = [
     "BleuPlusOne",
     "BleuReferences",
     "BoundMetric",
     "CharacterErrorRate",
+    "ChrF",
     "CorpusMetric",
     "ExternalScores",
     "LiangBleu",
     "Metric",
+    "Mix",
     "MosesBleu",
     "NakovBleu",
     "PhrasalBleu",
     "References",
     "SacreBleu",
     "SentenceBleu",
+    "TranslationEditRate",
     "WordErrorRate",
     "bind_metric",
     "with_gains",

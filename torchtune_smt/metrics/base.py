@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.accepts import Checked, declared
+from torchtune_smt.core.accepts import Checked, declared, one_of
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import checked_numbers
 from torchtune_smt.core.errors import InputError, shown
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.measure import BLEU, Measure, mean
 from torchtune_smt.kbest.sentences import ELSEWHERE, FileNumbers
+from torchtune_smt.metrics.filters import FILTERS, filtered
 
 T = TypeVar("T")
 
@@ -99,28 +101,62 @@ def bind_metric(
     return metric.bind([], words)
 
 
+@dataclass(frozen=True)
 class CorpusMetric(Checked, ABC):
-    """A metric that is, of a corpus, a function of statistics that add up."""
+    """A metric that is, of a corpus, a function of statistics that add up.
+
+    filters: names of `torchtune_smt.metrics.filters.FILTERS`, in their order: what is left out of
+        account in hypotheses and references. Output stays as it came.
+    """
+
+    filters: Sequence[str] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.filters:
+            one_of(*FILTERS).check("filters", name)
 
     @property
     @abstractmethod
     def measure(self) -> Measure:
         """What it is of a corpus."""
 
-    @abstractmethod
     def bind(self, references: References, words: Vocabulary) -> BoundCorpusMetric:
         """Prepare the references once; see `Metric.bind`."""
+        if self.filters:
+            references = [
+                row if row is ELSEWHERE else [filtered(one, self.filters) for one in row]
+                for row in references
+            ]
+        return self.bound(references, words)
+
+    @abstractmethod
+    def bound(self, references: References, words: Vocabulary) -> BoundCorpusMetric:
+        """Return the metric for references as filters leave them."""
 
 
 class BoundCorpusMetric(ABC):
     """A `CorpusMetric` that knows the references of one set of sentences."""
 
-    def __init__(self, metric: CorpusMetric) -> None:
+    def __init__(self, metric: CorpusMetric, words: Vocabulary) -> None:
         self.measure = metric.measure
+        self._filters = metric.filters
+        self._words = words
 
-    @abstractmethod
     def statistics(self, kbest: KBest) -> NDArray[Any]:
         """Return the statistics [k, width] of each hypothesis of a list."""
+        if not self._filters:
+            return self.count(kbest)
+        names = [self._words.names(kbest.hypothesis(h)) for h in range(len(kbest))]
+        lines = [filtered(line, self._filters) for line in names]
+        tokens = self._words.intern([word for line in lines for word in line])
+        return self.count(
+            replace(kbest, token_begin=offsets([len(line) for line in lines]), tokens=tokens)
+        )
+
+    @abstractmethod
+    def count(self, kbest: KBest) -> NDArray[Any]:
+        """Return `statistics` of hypotheses as filters leave them."""
 
     def gains(self, kbest: KBest) -> Float64:
         """Return the gain (float64 [k]) of each hypothesis; see `gains_of_statistics`."""
@@ -158,14 +194,17 @@ class Judge(NamedTuple):
         bound, measure = self
         if measure == BLEU:
             return with_gains(bound, lists)
-        if not isinstance(bound, BoundCorpusMetric) or bound.measure != measure:
+        counts: Any = bound.bound if isinstance(bound, _ByNumber) else bound
+        if not isinstance(counts, BoundCorpusMetric) or counts.measure != measure:
             lists = with_gains(bound, lists)
             assert lists.gain is not None
             statistics = np.column_stack([lists.gain, np.ones(lists.n_hypotheses)])
             return replace(lists, statistics=statistics, measure=measure)
-        rows = [bound.statistics(kbest) for kbest in lists] or [np.empty((0, measure.width))]
+        place = bound.placed if isinstance(bound, _ByNumber) else lambda kbest: kbest
+        rows = [counts.statistics(place(kbest)) for kbest in lists]
+        rows = rows or [np.empty((0, measure.width))]
         statistics = np.concatenate(rows)
-        gain = bound.gains_of_statistics(statistics)
+        gain = counts.gains_of_statistics(statistics)
         return replace(lists, statistics=statistics, measure=measure, gain=gain)
 
     def score(self, lists: KBestLists) -> float:
@@ -216,10 +255,13 @@ class _ByNumber:
         placed: list[Sequence[list[str]]] = [ELSEWHERE] * numbers.n_sentences
         for index, number in numbers.of.items():
             placed[number] = references[index]
-        self._bound = metric.bind(placed, words)
+        self.bound = metric.bind(placed, words)
+
+    def placed(self, kbest: KBest) -> KBest:
+        return replace(kbest, index=self._numbers[kbest.index])
 
     def gains(self, kbest: KBest) -> Float64:
-        return self._bound.gains(replace(kbest, index=self._numbers[kbest.index]))
+        return self.bound.gains(self.placed(kbest))
 
 
 def references_of(prepared: Sequence[T], index: int) -> T:

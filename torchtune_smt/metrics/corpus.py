@@ -5,25 +5,36 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast
+from importlib.metadata import version
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 from sacrebleu.metrics.base import Score
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU as SACREBLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int32
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import split_words
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.measure import BLEU
+from torchtune_smt.metrics import chrf, ter
+from torchtune_smt.metrics.errors import (
+    CharacterErrorRate,
+    WordErrorRate,
+    as_characters,
+    error_statistics,
+)
 
-METRICS = ("bleu", "chrf", "ter")
+METRICS = ("bleu", "chrf", "ter", "wer", "cer")
 
 
 @dataclass(frozen=True)
 class CorpusScore:
-    """A corpus score of 0..100 (TER may be more, and less of it is better).
+    """A corpus score of 0..100 (error rates may be more, and less of them is better).
 
     The name is as sacrebleu writes it, and the signature what it takes to compute the score again.
     Of BLEU there are the brevity penalty, and precisions in percent of n-grams with n = 1..4.
@@ -47,7 +58,7 @@ class CorpusScore:
 
 @dataclass(frozen=True)
 class CorpusStatistics:
-    """What a metric says of a system's translations, by sacrebleu.
+    """What a metric says of a system's translations.
 
     The corpus score is a function of the sums of the sentences' rows [n, statistics].
     """
@@ -59,26 +70,15 @@ class CorpusStatistics:
 class StatisticsExtractor:
     """Extracts a metric's statistics and score, with references that are prepared once.
 
-    Parameters
-    ----------
-    metric : str
-        Of `METRICS`.
-    references : sequence of sequence of str
-        ``references[i]``: those of sentence i; their number may differ.
-    tokenize : str
-        sacrebleu's tokenizer for BLEU. "none" takes text that is tokenised already as it is.
-    lowercase : bool
-        Ignore case.
+    BLEU is counted by sacrebleu, chrF and TER as it does; words of WER are between blanks.
 
-    Attributes
-    ----------
-    score_sums : callable
-        Takes sums of statistics [..., statistics] and returns corpus scores [...], float64.
+    metric: of `METRICS`.
+    references: ``references[i]``: those of sentence i; their number may differ.
+    tokenize: sacrebleu's tokenizer for BLEU. "none" takes text that is tokenised already as it is.
+    lowercase: ignore case.
 
-    Raises
-    ------
-    ValueError
-        The metric or tokenizer is unknown.
+    As attribute: measure, what the metric is of a corpus. Raises ValueError: the metric or
+    tokenizer is unknown.
     """
 
     def __init__(
@@ -89,15 +89,81 @@ class StatisticsExtractor:
         tokenize: str = "none",
         lowercase: bool = False,
     ) -> None:
-        self._metric = sacrebleu_metric(metric, tokenize, lowercase, references)
-        self.score_sums: Callable[[Float64], Float64] = _SCORES[metric]
+        own = {"wer": WordErrorRate.measure, "cer": CharacterErrorRate.measure}
+        self._peer = None
+        if metric in own:
+            self.measure = own[metric]
+        else:
+            streams = None if metric != "bleu" else reference_streams(references)
+            self._peer = sacrebleu_metric(metric, tokenize, lowercase, streams)
+            self.measure = {
+                "bleu": BLEU,
+                "chrf": chrf.measure(),
+                "ter": ter.TranslationEditRate.measure,
+            }[metric]
+        self._count = _counter(metric, references, self._peer, lowercase)
+        numbers = {len(row) for row in references}
+        self._n_references = numbers.pop() if len(numbers) == 1 else -1
+        self._case = "lc" if lowercase else "mixed"
+
+    def score_sums(self, sums: Float64) -> Float64:
+        """Return corpus scores [...] of sums of statistics [..., statistics], as people read."""
+        return self.measure.unit * self.measure.scores(sums)
 
     def extract(self, hypotheses: Sequence[str]) -> CorpusStatistics:
         """Return the statistics of a system."""
-        rows: list[list[Any]] = self._metric._extract_corpus_statistics(hypotheses, None)
-        score = self._metric._aggregate_and_compute(rows)
-        signature = str(self._metric.get_signature())
-        return CorpusStatistics(np.array(rows, np.float64), CorpusScore.of(score, signature))
+        rows = self._count(hypotheses)
+        sums = rows.sum(axis=0)
+        if self._peer is None:
+            unit = "words" if self.measure.name == "WER" else "characters"
+            many = "var" if self._n_references < 0 else self._n_references
+            signature = f"nrefs:{many}|case:{self._case}|unit:{unit}"
+            signature += f"|version:rapidfuzz-{version('rapidfuzz')}"
+            score = CorpusScore(self.measure.name, float(self.score_sums(sums)), signature)
+            return CorpusStatistics(rows, score)
+        self._peer.num_refs = self._n_references
+        given = sums[[8, 9, *range(8)]] if self.measure == BLEU else sums
+        found = self._peer._compute_score_from_stats(given.tolist())
+        return CorpusStatistics(rows, CorpusScore.of(found, str(self._peer.get_signature())))
+
+
+def _counter(
+    metric: str,
+    references: Sequence[Sequence[str]],
+    peer: SacrebleuMetric | None,
+    lowercase: bool,
+) -> Callable[[Sequence[str]], Float64]:
+    """Return what counts the statistics [n, width] of a system's hypotheses."""
+    words = Vocabulary()
+
+    def prepared(line: str) -> str:
+        if peer is not None:
+            return peer._preprocess_segment(line)
+        return " ".join(split_words(line.lower() if lowercase else line))
+
+    def ids(line: str) -> Int32:
+        # sacrebleu's words are between blanks of all kinds.
+        return words.intern(prepared(line).split() if peer else split_words(prepared(line)))
+
+    def bleu(lines: Sequence[str]) -> Float64:
+        assert peer is not None
+        rows = np.array(peer._extract_corpus_statistics(lines, None), np.float64)
+        # As `BleuReferences.statistics` has them.
+        return rows[:, [*range(2, 10), 0, 1]]
+
+    kinds: dict[str, tuple[Callable[[str], Any], Callable[[Any, Any], Any]]] = {
+        "chrf": (prepared, lambda row, line: chrf.statistics(row, [line], chrf.measure())),
+        "ter": (ids, lambda row, line: ter.statistics(row, np.array([0, line.size]), line)),
+        "wer": (ids, lambda row, line: error_statistics(as_characters([*row, line]), len(row))),
+        "cer": (prepared, lambda row, line: error_statistics([*row, line], len(row))),
+    }
+    if metric == "bleu":
+        return bleu
+    prepare, count = kinds[metric]
+    rows = [[prepare(line) for line in row] for row in references]
+    return lambda lines: np.concatenate(
+        [count(row, prepare(line)) for row, line in zip(rows, lines, strict=True)]
+    ).astype(np.float64)
 
 
 def corpus_bleu(
@@ -126,7 +192,9 @@ def bleu_of_statistics(totals: NDArray[np.int64]) -> float:
     """Return corpus BLEU (0..100) of `BleuReferences.statistics` [10] summed over a corpus."""
     counts = totals.tolist()
     # As `corpus_bleu` has it; it is not this method's own default.
-    bleu = BLEU.compute_bleu(counts[:4], counts[4:8], counts[8], counts[9], smooth_method="exp")
+    bleu = SACREBLEU.compute_bleu(
+        counts[:4], counts[4:8], counts[8], counts[9], smooth_method="exp"
+    )
     return float(bleu.score)
 
 
@@ -134,22 +202,23 @@ def sacrebleu_metric(
     name: str,
     tokenize: str = "none",
     lowercase: bool = False,
-    references: Sequence[Sequence[str]] | None = None,
+    streams: list[list[str]] | None = None,
 ) -> SacrebleuMetric:
     """Return sacrebleu's metric of that name; see `StatisticsExtractor`.
 
-    With references it keeps what it needs of them, and takes none later.
+    With `reference_streams` it keeps what it needs of them, and takes none later.
     """
-    streams = None if references is None else reference_streams(references)
     if name == "bleu":
-        if tokenize not in BLEU.TOKENIZERS:
+        if tokenize not in SACREBLEU.TOKENIZERS:
             raise ValueError(
-                f"unknown tokenizer {tokenize!r}: choose one of {', '.join(BLEU.TOKENIZERS)}"
+                f"unknown tokenizer {tokenize!r}: choose one of {', '.join(SACREBLEU.TOKENIZERS)}"
             )
         # `force`: no warning that text looks tokenised, which is what "none" is for.
         force = tokenize == "none"
         try:
-            return BLEU(lowercase=lowercase, tokenize=tokenize, force=force, references=streams)
+            return SACREBLEU(
+                lowercase=lowercase, tokenize=tokenize, force=force, references=streams
+            )
         except (ImportError, RuntimeError) as error:
             # Those of some languages bring programs of their own, as MeCab.
             packages = re.search(r"pip install (\S+)", str(error))
@@ -198,44 +267,6 @@ def check_lengths(
             raise InputError(f"sentence {index} (counted from 0) has no reference")
 
 
-def bleu_scores(sums: Float64) -> Float64:
-    """Return corpus BLEU [...] of sums [..., 10], smoothed as sacrebleu does by default (``exp``).
-
-    These are lengths of hypotheses and references, n-grams that match, and n-grams; n = 1..4.
-    """
-    length, reference = sums[..., 0], sums[..., 1]
-    correct, total = sums[..., 2:6], sums[..., 6:]
-    none = correct == 0
-    # Each order without a match counts half a match less than the one before.
-    smoothed = np.where(none, 0.5 ** np.cumsum(none, axis=-1), correct)
-    defined = ~none.all(axis=-1) & (total > 0).all(axis=-1)
-    precision = 100 * smoothed / np.maximum(total, 1)
-    penalty = np.exp(np.minimum(0, 1 - reference / np.maximum(length, 1)))
-    scores: Float64 = penalty * np.exp(np.log(precision).mean(axis=-1))
-    return np.where(defined, scores, 0)
-
-
-def chrf_scores(sums: Float64) -> Float64:
-    """Return corpus chrF2 [...] of sums [..., 3 * orders].
-
-    These are n-grams of the hypotheses, of the references, and those that match, for each order.
-    """
-    hypothesis, reference, match = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
-    counts = (hypothesis > 0) & (reference > 0)
-    orders = np.maximum(counts.sum(axis=-1), 1)
-    precision = np.where(counts, match / np.maximum(hypothesis, 1), 0).sum(axis=-1) / orders
-    recall = np.where(counts, match / np.maximum(reference, 1), 0).sum(axis=-1) / orders
-    factor = CHRF.BETA**2
-    weighted = factor * precision + recall
-    some = weighted > 0
-    return np.where(some, 100 * (1 + factor) * precision * recall / np.where(some, weighted, 1), 0)
-
-
-def ter_scores(sums: Float64) -> Float64:
-    """Return corpus TER [...] of sums [..., 2] of edits, and of mean lengths of the references."""
-    edits, length = sums[..., 0], sums[..., 1]
-    rate = edits / np.where(length > 0, length, 1)
-    return 100 * np.where(length > 0, rate, np.minimum(edits, 1))
-
-
-_SCORES: Final = {"bleu": bleu_scores, "chrf": chrf_scores, "ter": ter_scores}
+def bleu_scores(sums: NDArray[Any]) -> Float64:
+    """Return corpus BLEU [...] of sums [..., 10], smoothed as sacrebleu does by default."""
+    return 100 * BLEU.scores(sums)

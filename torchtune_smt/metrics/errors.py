@@ -28,8 +28,8 @@ class WordErrorRate(CorpusMetric):
 
     measure: ClassVar[Measure] = error_rate("WER", 3)
 
-    def bind(self, references: References, words: Vocabulary) -> BoundErrors:
-        """Prepare the references once."""
+    def bound(self, references: References, words: Vocabulary) -> BoundErrors:
+        """See `CorpusMetric.bound`."""
         return BoundErrors(self, references, words)
 
 
@@ -39,8 +39,8 @@ class CharacterErrorRate(CorpusMetric):
 
     measure: ClassVar[Measure] = error_rate("CER", 3)
 
-    def bind(self, references: References, words: Vocabulary) -> BoundErrors:
-        """Prepare the references once."""
+    def bound(self, references: References, words: Vocabulary) -> BoundErrors:
+        """See `CorpusMetric.bound`."""
         return BoundErrors(self, references, words)
 
 
@@ -53,12 +53,11 @@ class BoundErrors(BoundCorpusMetric):
         references: References,
         words: Vocabulary,
     ) -> None:
-        super().__init__(metric)
-        self._words = words
+        super().__init__(metric, words)
         self._of_words = isinstance(metric, WordErrorRate)
         self._references = [[words.intern(one) for one in some] for some in references]
 
-    def statistics(self, kbest: KBest) -> Float64:
+    def count(self, kbest: KBest) -> Float64:
         """Return errors, and the mean length of the references, of each hypothesis.
 
         Raises
@@ -72,22 +71,19 @@ class BoundErrors(BoundCorpusMetric):
             texts = as_characters(lines)
         else:
             texts = [" ".join(self._words.names(line)) for line in lines]
-        n = len(references)
-        errors = edit_distances(texts[:n], texts[n:])
-        length = float(np.mean([len(text) for text in texts[:n]]))
-        return np.column_stack([errors, np.full(errors.size, length)])
+        return error_statistics(texts, len(references))
 
     def gains_of_statistics(self, statistics: NDArray[Any]) -> Float64:
         """Return the gains of statistics [k, 2]: errors, below 0."""
         return -statistics[:, 0].astype(np.float64)
 
 
-def edit_distances(references: list[str], hypotheses: list[str]) -> Float64:
-    """Return the least Levenshtein distance of each hypothesis [k] to any reference."""
+def error_statistics(texts: list[str], n: int) -> Float64:
+    """Return errors, and the mean length of references, of texts behind the n references."""
     # Its loop over hypotheses is compiled, and prepares each reference once.
-    found = cdist(references, hypotheses, scorer=Levenshtein.distance, dtype=np.float64)
-    least: Float64 = found.min(axis=0)
-    return least
+    found = cdist(texts[:n], texts[n:], scorer=Levenshtein.distance, dtype=np.float64)
+    length = float(np.mean([len(text) for text in texts[:n]]))
+    return np.column_stack([found.min(axis=0), np.full(len(texts) - n, length)])
 
 
 def as_characters(sentences: list[Int32]) -> list[str]:

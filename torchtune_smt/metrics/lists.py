@@ -19,6 +19,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.rerank import best_first
 from torchtune_smt.metrics.base import (
+    CorpusMetric,
     Judge,
     Metric,
     References,
@@ -79,7 +80,8 @@ def minimum_risk(
     lists : KBestLists
         With words and model scores.
     metric : Metric
-        What gains are. An empty hypothesis is no reference: all gains are 0 there.
+        What gains are. To a metric of BLEU's family, an empty hypothesis is no reference: all
+        gains are 0 there.
     scale : float
         0: all hypotheses of a list are equally probable. The larger it is, the more the first one
         is.
@@ -111,7 +113,9 @@ def _expected_gains(kbest: KBest, metric: Metric, scale: float) -> Float64:
     assert kbest.words is not None and kbest.score is not None
     expected = np.zeros(len(kbest))
     strings = [kbest.words.names(kbest.hypothesis(h)) for h in range(len(kbest))]
-    references = [h for h, words in enumerate(strings) if words]
+    # Metrics of errors know what is wrong with any word where there should be none.
+    wordless = isinstance(metric, CorpusMetric)
+    references = [h for h, words in enumerate(strings) if words or wordless]
     if not references:
         return expected
     share = np.exp(scale * (kbest.score - kbest.score.max()))

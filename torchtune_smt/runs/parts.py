@@ -15,6 +15,7 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
 from torchtune_smt.losses import Logistic, Loss
 from torchtune_smt.metrics import Metric, NakovBleu
+from torchtune_smt.metrics.base import is_of_bleu
 from torchtune_smt.models.base import ModelSource
 from torchtune_smt.models.moses_ini_writing import INI, export_to_ini, files_of_ini
 from torchtune_smt.optim import AdaGrad
@@ -41,6 +42,14 @@ _GROUPS: Final = {
 def groups_of(names: Iterable[str]) -> set[str]:
     """Return which parts the arguments of a tuner, or of its solver, make use of."""
     return {group for name in names for group in _GROUPS.get(name, ())}
+
+
+def takes_measure(solver: object) -> bool:
+    """Return whether a class of solvers works on the statistics of lists.
+
+    Of metrics of BLEU's family they are the same: which one it is changes nothing.
+    """
+    return bool(getattr(solver, "takes_measure", False))
 
 
 @dataclass(kw_only=True)
@@ -136,8 +145,12 @@ class Parts:
     @property
     def used(self) -> set[str]:
         """Which of metric, sampler, loss, regularizer and optimizer the tuner takes."""
-        solver = set() if self.solving is None else self.solving.names
-        return groups_of(self.tuning.names | solver)
+        names = set(self.tuning.names)
+        if self.solving is not None:
+            names |= self.solving.names
+            if takes_measure(self.solving.kind) and not is_of_bleu(self.metric):
+                names.add("metric")
+        return groups_of(names)
 
     def check(self) -> None:
         """Raise InputError if parts, each right by itself, make no sense together."""

@@ -14,6 +14,7 @@ import yaml
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights_io import save_weights
+from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.runs.checkpoint import Checkpoints, NameFile, load_checkpoint
 from torchtune_smt.runs.console import Console
@@ -206,7 +207,7 @@ class Run:
     def _take_up(self, lacking: Mapping[str, str]) -> None:
         """Go on where the run of the folder was stopped."""
         run, folder = self.rounds, self.folder
-        self._before = _scores_before(folder, self.task.sets, run.name)
+        self._before = _scores_before(folder, self.task.sets, run.measure)
         path, found = folder / CHECKPOINT, self._fingerprint
         self._names = load_checkpoint(path, self.task.weights, run, found, self._files, lacking)
         done = run.progress
@@ -331,13 +332,13 @@ class Run:
             remove_lists(self.folder)
 
 
-def _scores_before(folder: Path, sets: Iterable[str], metric: str) -> dict[str, Score]:
+def _scores_before(folder: Path, sets: Iterable[str], measure: Measure) -> dict[str, Score]:
     """Return the scores before tuning that a run recorded."""
     first = RunLog.first_line(folder)
     try:
         found = {name: Score(first[f"bleu/{name}"], first[f"bleu/{name}"]) for name in sets}
-        if metric != "BLEU":
-            found["dev"] = found["dev"]._replace(tuned=first["metric/dev"])
+        if measure != BLEU:
+            found["dev"] = found["dev"]._replace(tuned=measure.better(first["metric/dev"]))
         return found
     except KeyError as error:
         raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -56,6 +57,8 @@ class Mert(Checked):
     max_features : int
         More features are refused: each round costs a line search along each.
     """
+
+    takes_measure: ClassVar[bool] = True
 
     accepts = accepting(
         restarts=integer(0), random_directions=integer(0), spread=above(0), max_features=integer(1)

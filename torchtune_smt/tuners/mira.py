@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -52,6 +52,8 @@ class KBestMira(Checked):
         The document grows to some 1 / (1 - decay) sentences, and a hypothesis changes its BLEU
         by so much less than its own: without the length, gains hardly count beside the scores.
     """
+
+    takes_measure: ClassVar[bool] = True
 
     accepts = accepting(
         C=above(0), passes=integer(1), decay=above(0, 1), scale=one_of(*get_args(GainScale))
