@@ -73,6 +73,8 @@ def test_rounds_that_bind() -> None:
     for overrides, most in (("tuner=pro", 15), ("x=y", 8), ("tuner=pro tuner.iterations=4", 4)):
         assert tables.rounds_cell(most, most, overrides.split()) == f"{most} of {most}, bind"
         assert tables.rounds_cell(most - 1, most, overrides.split()) == f"{most - 1} of {most}"
+    overrides = ["tuner=grouping", "tuner.iterations=5", "tuner.dev.iterations=60"]
+    assert tables.rounds_cell(2, 5, overrides) == "2 of 5 × 60"
 
 
 def test_tables(tmp_path: Path) -> None:

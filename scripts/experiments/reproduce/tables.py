@@ -24,8 +24,9 @@ BIND = ", bind"
 READING = (
     "Beside each p, in parentheses, Holm's correction for all p of the column; each is bold below "
     f"{SIGNIFICANT}. `bind`: the best round is the last that was allowed, so that more might have "
-    "been better. ‡: of the set on which an option of the row was chosen; §: a row whose metric "
-    "was chosen with scores of Multi30k's test set in view."
+    "been better; × 60: each round decodes dev up to 60 times, and those of other rows once. ‡: of "
+    "the set on which an option of the row was chosen; §: a row whose metric was chosen with "
+    "scores of Multi30k's test set in view."
 )
 
 
@@ -341,7 +342,9 @@ def rounds_cell(best: int, rounds: int, overrides: Sequence[str]) -> str:
     most = ITERATIONS if any(o.startswith("tuner=") for o in overrides) else EPOCHS
     if given:
         most = int(given[-1].partition("=")[2])
-    return f"{best} of {rounds}{BIND if best == most else ''}"
+    on_dev = [o.partition("=")[2] for o in overrides if o.startswith("tuner.dev.iterations=")]
+    often = f" × {on_dev[-1]}" if on_dev else ""
+    return f"{best} of {rounds}{often}{BIND if best == most else ''}"
 
 
 def p_column(results: Sequence[Result], name: str, baseline_of: Callable[[str], str]) -> list[str]:
