@@ -77,6 +77,7 @@ def _work_on(weights: Weights, optimizer: SparseOptimizer) -> list[float]:
     """Return weights after more steps of both kinds."""
     weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
     weights.grow()
+    optimizer.delayed = True
     optimizer.step_rows(_rows(2), HINGE)
     index = torch.tensor([[1, 5, 7]])
     value = torch.tensor([0.1, -0.2, 0.3], dtype=torch.float64)

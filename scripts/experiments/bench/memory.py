@@ -74,6 +74,7 @@ def grow_and_step(
     weights.grow()
     touched = np.unique(generator.integers(0, len(weights), TOUCHED))
     gradient = torch.from_numpy(generator.normal(size=touched.size))
+    optimizer.catch_up(torch.from_numpy(touched))
     optimizer.zero_grad()
     weights.parameter.grad = torch.sparse_coo_tensor(
         torch.from_numpy(touched)[None], gradient, weights.parameter.shape, check_invariants=False
