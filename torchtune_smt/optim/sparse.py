@@ -447,7 +447,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 **{name: v.clone() if torch.is_tensor(v) else v for name, v in entry.items()},
                 "pending": {name: plain(value) for name, value in pending.items()},
             }
-            if parameters[key] in self._behind:
+            if parameters[key] in self._behind and not _KNOWN.get():
                 state[key]["weights"] = _sum_of_bits(parameters[key])
         groups = [
             {name: by_itself(value) for name, value in group.items() if name != "regularizer"}
