@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from unittest import mock
 from hydra._internal.hydra import Hydra
 
 from torchtune_smt.cli import _main_of
-from torchtune_smt.core.resources import EXAMPLE
+from torchtune_smt.core.resources import EXAMPLE, example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Preprocessor
 from torchtune_smt.runs import checkpoint
+from torchtune_smt.runs.checkpoint import StepFile
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,13 @@ def example_target(split: str, reference: int = 0) -> list[str]:
     return [" ".join(words[reference]) for words in example().require(split).references]
 
 
+def write_few(folder: Path, lines: int = 15) -> None:
+    """Write the first lines of the example's dev to dev.de and dev.en."""
+    for name in ("dev.de", "dev.en.0"):
+        text = (example_folder() / name).read_text("utf-8").splitlines(keepends=True)[:lines]
+        (folder / name.removesuffix(".0")).write_text("".join(text), "utf-8")
+
+
 MODEL = ["model.order=3", "model.folds=3", "model.iterations=2", "model.aligner=fast_align"]
 SMALL = ["tuner.epochs=2", "tuner.sentences=30", "decoder.k=20", "decoder.pop_limit=10"]
 NAMES = ["weights.txt.gz", "dev.translations.txt", "test.translations.txt"]
@@ -160,13 +168,23 @@ def train(place: Path, name: str, *options: str) -> Run:
     return Run(place, name, run_command("train", *arguments, folder=place).check())
 
 
-def train_until_saved(place: Path, *arguments: str) -> None:
-    """Run train until Ctrl-C after its first checkpoint."""
-    save = checkpoint.save_checkpoint
+def train_until_saved(place: Path, *arguments: str, saves: int = 1) -> None:
+    """Run train until Ctrl-C after so many checkpoints, or steps that are kept behind one."""
+    left = saves
 
-    def save_and_stop(*values: Any) -> None:
-        save(*values)
-        raise KeyboardInterrupt
+    def stopping(keep: Callable[..., Any]) -> Callable[..., Any]:
+        def keep_and_stop(*values: Any) -> Any:
+            nonlocal left
+            kept = keep(*values)
+            left -= bool(kept)
+            if left == 0:
+                raise KeyboardInterrupt
+            return kept
 
-    with mock.patch.object(checkpoint, "save_checkpoint", save_and_stop):
+        return keep_and_stop
+
+    with (
+        mock.patch.object(checkpoint, "save_checkpoint", stopping(checkpoint.save_checkpoint)),
+        mock.patch.object(StepFile, "append", stopping(StepFile.append)),
+    ):
         assert run_command("train", *arguments, folder=place).code == 130

@@ -1,9 +1,8 @@
-"""A disk of its own that gets full in the middle of a run, and then has room again.
+"""A disk of its own that gets full in the middle of a run.
 
 ``python full_disk.py DISK OUT train.py ARGUMENT...``, in a mount namespace of its own (`unshare`).
 DISK, an empty folder, becomes a small disk, and the run's folder is DISK/run. It is filled as soon
-as the run has been saved. When the run has ended, there is room again, and it is resumed. Into OUT
-go what both printed, and the folder.
+as the run has been saved. Into OUT go what the run printed, and its folder.
 """
 
 from __future__ import annotations
@@ -50,23 +49,14 @@ def run(script: str) -> None:
     runpy.run_path(script, run_name="__main__")
 
 
-def finished(command: list[str], environment: dict[str, str]) -> tuple[int, str, str]:
-    """Run a command; return its exit code and what it has printed."""
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
 def main(disk: Path, out: Path, command: list[str]) -> None:
-    """Mount the disk, run, and resume."""
+    """Mount the disk, and run."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", disk], check=True)
     first = [sys.executable, __file__, *command, f"hydra.run.dir={disk / 'run'}"]
-    stopped = finished(first, os.environ | {CHILD: "1"})
-    (disk / FILLER).unlink()
+    environment = os.environ | {CHILD: "1"}
+    done = subprocess.run(first, env=environment, capture_output=True, text=True, check=False)
     shutil.copytree(disk / "run", out / "stopped")
-    again = [sys.executable, command[0], f"resume={disk / 'run'}"]
-    resumed = finished(again, dict(os.environ))
-    shutil.copytree(disk / "run", out / "resumed")
-    (out / "results.json").write_text(json.dumps([stopped, resumed]))
+    (out / "results.json").write_text(json.dumps([done.returncode, done.stderr]))
 
 
 if __name__ == "__main__":

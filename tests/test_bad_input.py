@@ -430,8 +430,9 @@ def test_tuning_that_diverges_is_stopped(run: Run) -> None:
 
 def test_a_process_that_fails(repository: Path, tmp_path: Path) -> None:
     """As the shell sees it: no trace, and the exit code."""
+    (tmp_path / "b").write_text("x\n")
     result = subprocess.run(
-        [sys.executable, repository / "train.py", "data.dev=[a,b]"],
+        [sys.executable, repository / "scripts" / "evaluate.py", "systems=a", "references=b"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(repository)},
         capture_output=True,
@@ -441,4 +442,4 @@ def test_a_process_that_fails(repository: Path, tmp_path: Path) -> None:
     )
     assert result.returncode == 1
     assert result.stderr == "error: a: no such file; check the path\n"
-    assert content(tmp_path) == {}
+    assert content(tmp_path) == {"b": b"x\n"}

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from commands import MODEL, Outcome, run_command
+from commands import MODEL, Outcome, run_command, write_few
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.store import ListStore
-from torchtune_smt.runs import checkpoint
 from torchtune_smt.tuners.grouping.steps import count_features
 
 EXAMPLE = example_folder()
-SMALL = ["decoder.k=20", "decoder.pop_limit=10"]
+SMALL = ["decoder.k=20", "decoder.pop_limit=10", "data.dev=[dev.de,dev.en]"]
 ONLINE = ["tuner.epochs=2"]
 OSCAR = ["regularizer=oscar", "optimizer=fobos_oscar", "regularizer.lambda2=1e-6", *ONLINE]
 BATCH = ["tuner.iterations=2"]
@@ -27,6 +25,7 @@ TRAIN = ["tuner.tune_on=train", "tuner.sentences=40"]
 
 
 def run(place: Path, name: str, *options: str) -> Outcome:
+    write_few(place)
     return run_command("train", *MODEL, *SMALL, *options, f"hydra.run.dir={name}", folder=place)
 
 
@@ -40,7 +39,6 @@ def dimensions(folder: Path) -> list[int]:
 
 TUNERS = {
     "online": ["features=sparse", *TRAIN, *ONLINE],
-    "oscar_train": [*OSCAR, *TRAIN],
     "fobos": ["features=rule_id", *OSCAR, "optimizer=fobos", "loss=hinge", "tuner.epochs=1"],
     "stochastic_oscar": ["tuner=stochastic", *TRAIN, *OSCAR[:3], "loss=hinge", *BATCH],
     "grouping_charts": [*GROUPING, "regularizer.dimension=charts"],
@@ -158,30 +156,6 @@ def test_stored_lists(tuner: str, tmp_path: Path) -> None:
     refused = run_command("train", *charts, folder=tmp_path)
     assert refused.code == 1 and "Traceback" not in refused.err
     assert "regularizer.dimension=charts: stored k-best lists come without charts" in refused.err
-
-
-@pytest.mark.parametrize("tuner", ["oscar_train", "grouping_charts"])
-def test_a_killed_run_is_resumed(tuner: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Features of charts are counted again, and get the ids that they had."""
-    options = [*TUNERS[tuner], "tuner.checkpoint_minutes=0", "seed=3"]
-    run(place, f"{tuner}_whole", *options).check()
-    save, left = checkpoint.save_checkpoint, 2
-
-    def save_and_die(*arguments: Any) -> None:
-        nonlocal left
-        save(*arguments)
-        left -= 1
-        if left == 0:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "save_checkpoint", save_and_die)
-        assert run(place, f"{tuner}_killed", *options).code == 130
-    run_command("train", f"resume={tuner}_killed", folder=place).check()
-    for file in ("weights.txt.gz", "test.translations.txt"):
-        one, other = ((place / f"{tuner}_{n}" / file).read_bytes() for n in ("whole", "killed"))
-        assert one == other
-    assert dimensions(place / f"{tuner}_killed") == dimensions(place / f"{tuner}_whole")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ def test_the_last_checkpoint_is_kept(
     name: str, place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = OPTIONS[name]
-    whole = train(place, f"room_enough_{name}", *options)
     written: list[bytes] = []
     replace = Path.replace
 
@@ -56,8 +55,12 @@ def test_the_last_checkpoint_is_kept(
     assert path.read_bytes() == written[-1] != written[0]
     assert not [file for file in folder.rglob("*") if file.suffix == ".part"]
     assert multiprocessing.active_children() == []
+    if name == "shards":
+        # To open workers takes longest: one run of them is enough.
+        return
     resumed = run_command("train", f"resume={folder}", folder=place).check()
     assert "resuming in epoch" in resumed.out
+    whole = train(place, f"room_enough_{name}", *options)
     weights = folder / "weights.txt.gz"
     assert weights.read_bytes() == (whole.folder / "weights.txt.gz").read_bytes()
 
@@ -119,7 +122,7 @@ def test_a_real_disk(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (code, _, said), (resumed, shown, errors) = json.loads((out / "results.json").read_text())
+    code, said = json.loads((out / "results.json").read_text())
     file = FILES.get(name, r"checkpoint\.(pt|names|steps)|metrics\.jsonl|tensorboard")
     assert code == 1 and "Traceback" not in said and said.count("error:") == 1, said
     assert re.fullmatch(
@@ -128,8 +131,10 @@ def test_a_real_disk(
         said.splitlines()[-1],
     ), said
     assert not [path for path in (out / "stopped").rglob("*") if path.suffix == ".part"]
-    assert resumed == 0 and "resuming in epoch" in shown, errors
-    weights = (out / "resumed" / "weights.txt.gz").read_bytes()
+    # Where there is room again.
+    resumed = run_command("train", f"resume={out / 'stopped'}", folder=place).check()
+    assert "resuming in epoch" in resumed.out
+    weights = (out / "stopped" / "weights.txt.gz").read_bytes()
     if name != "stale":
         whole = train(place, f"whole_{name}", *options)
         assert weights == (whole.folder / "weights.txt.gz").read_bytes()

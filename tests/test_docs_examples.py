@@ -2,10 +2,7 @@
 
 import itertools
 import json
-import os
 import runpy
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import example_source, example_target, run_command
+from commands import example_source, example_target, run_command, write_few
 
-from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.lists import KBest
@@ -55,7 +51,7 @@ OTHERS = {
         "tuner.iterations=1",
         "tuner.result=last",
         "tuner.solver.length=2",
-        "tuner.sentences=40",
+        "tuner.sentences=15",
         "decoder.pop_limit=10",
         "model.folder=model",
     ],
@@ -64,11 +60,11 @@ OTHERS = {
         "decoder.dictionary=dictionary",
         "init=zero",
         "tuner.epochs=1",
-        "tuner.sentences=40",
+        "tuner.sentences=15",
         "tuner.result=last",
     ],
 }
-SHORT = ["tuner.epochs=1", "tuner.sentences=40", "decoder.k=50", "decoder.pop_limit=10"]
+SHORT = ["tuner.epochs=1", "tuner.sentences=15", "decoder.k=20", "decoder.pop_limit=10"]
 
 Tuned = Callable[[str], dict[str, float]]
 
@@ -87,9 +83,7 @@ def tuned(repository: Path, folder: Path) -> Tuned:
     for name, options in RUNS.items():
         chosen[name] = [*SHORT, "model.folder=model", *options]
     common = ["--config-dir", str(examples / "conf"), "data.test=null", "data.dev=[dev.de,dev.en]"]
-    for source, target in (("dev.de", "dev.de"), ("dev.en.0", "dev.en")):
-        text = "".join(f"{line}\n" for line in read_lines(example_folder() / source)[:40])
-        (folder / target).write_text(text)
+    write_few(folder)
     runs = {name: [*common, f"hydra.run.dir={name}", *chosen[name]] for name in chosen}
     write_dictionary(folder / "dictionary")
     with pytest.MonkeyPatch.context() as patch:
@@ -207,17 +201,18 @@ def test_outputs_of_a_run(tuned: Tuned, folder: Path) -> None:
     names = {name for line in lines for name in line}
     assert {"step", "bleu/dev", "train/loss", "train/gain", "active/rule_id"} <= names
     assert lines[0]["step"] == 0
-    assert lines[-1]["step"] == 40
+    assert lines[-1]["step"] == 15
 
 
-def test_tuning_from_python(tuned: Tuned, folder: Path, repository: Path) -> None:
+def test_tuning_from_python(
+    tuned: Tuned, folder: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert tuned("default")
     here = folder / "python"
     (here / "outputs" / "models").mkdir(parents=True)
     (here / "outputs" / "models" / "example").symlink_to(folder / "model")
-    script = repository / "docs" / "examples" / "tune_online.py"
-    environment = os.environ | {"PYTHONPATH": str(repository)}
-    subprocess.run([sys.executable, script], cwd=here, env=environment, check=True, timeout=300)
+    monkeypatch.chdir(here)
+    runpy.run_path(str(repository / "docs" / "examples" / "tune_online.py"))
     names, _ = read_weights(here / "weights.txt.gz")
     assert "LanguageModel" in names
 
@@ -231,19 +226,15 @@ def test_a_run_from_python(
     assert read_weights(tmp_path / "outputs" / "from_python" / "weights.txt.gz")
 
 
-def test_tuning_on_lists_from_python(repository: Path, tmp_path: Path) -> None:
-    script = repository / "docs" / "examples" / "python_api.py"
-    environment = os.environ | {"PYTHONPATH": str(repository)}
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        timeout=300,
-        capture_output=True,
-        text=True,
-    )
-    lines = done.stdout.splitlines()
+def test_tuning_on_lists_from_python(
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(repository / "docs" / "examples" / "python_api.py"))
+    lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["the dog is blue", "it rains", "cats sleep"]
     assert lines[4].startswith("after BLEU 100.00")
     assert lines[5].startswith("after against before: BLEU 100.00 against ")
@@ -308,18 +299,12 @@ def test_every_choice_is_described(repository: Path) -> None:
         assert shown, f"{path} is not described in {page}"
 
 
-def test_plot_of_a_run(tuned: Tuned, folder: Path, repository: Path) -> None:
+def test_plot_of_a_run(tuned: Tuned, folder: Path) -> None:
     assert tuned("default")
-    command = [sys.executable, repository / "scripts" / "plot.py"]
     for output, magic in (("run.png", b"\x89PNG"), ("both.svg", b"<?xml")):
-        subprocess.run(
-            [*command, folder / "default", folder / "metric", "--output", folder / output],
-            check=True,
-            timeout=120,
-        )
+        run_command("plot", "default", "metric", "--output", output, folder=folder).check()
         assert (folder / output).read_bytes().startswith(magic)
-    command += [folder / "default" / "weights.txt.gz", "--output", folder / "no.png"]
-    failed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert failed.returncode == 1
-    assert "weights.txt.gz:1: is no line of a metrics file" in failed.stderr
+    weights = "default/weights.txt.gz"
+    with pytest.raises(InputError, match=f"{weights}:1: is no line of a metrics file"):
+        run_command("plot", "default", weights, "--output", "no.png", folder=folder)
     assert not (folder / "no.png").exists()

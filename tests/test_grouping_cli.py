@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.store import ListStore
-from torchtune_smt.runs import checkpoint
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.grouping.groups import read_groups
 
@@ -31,6 +29,7 @@ SMALL = [
     "tuner.passes=5",
     "decoder.k=20",
     "decoder.pop_limit=10",
+    "data.test=null",
 ]
 
 
@@ -51,16 +50,8 @@ def out(place: Path) -> str:
     return tune(place, "grouping", "regularizer=oscar")
 
 
-def test_workers_decode(out: str, place: Path) -> None:
-    """The same bytes, whoever has decoded which sentences before."""
-    tune(place, "on_engine", "regularizer=oscar", "parallel=decode", "engine.workers=2")
-    for name in ("weights.txt.gz", "groups.tsv.gz", "dev.translations.txt"):
-        serial, parallel = ((place / run / name).read_bytes() for run in ("grouping", "on_engine"))
-        assert parallel == serial
-
-
 def test_shards_of_pairs_on_workers(place: Path) -> None:
-    """What is learnt on shards does not depend on where, nor on how many workers there are."""
+    """Lists, and what is learnt on shards, do not depend on where, nor on how many workers work."""
     options = ["regularizer=oscar", "tuner.learning=mix", "tuner.shards=3"]
     out = tune(place, "learning_mix", *options)
     tune(place, "learning_mix_workers", *options, "parallel=decode", "engine.workers=2")
@@ -143,73 +134,6 @@ def test_threads_and_seeds(out: str, place: Path) -> None:
     assert (place / "grouping_seed" / "weights.txt.gz").read_bytes() != first[0]
 
 
-@pytest.mark.parametrize(("saves", "minutes"), [(1, 1), (2, 0), (5, 0)])
-def test_a_killed_run_is_resumed(
-    out: str, place: Path, saves: int, minutes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After groups were learnt, after the first iteration, after a fit in both iterations."""
-    name = f"grouping_killed_{saves}_{minutes}"
-    options = (*SMALL, f"tuner.checkpoint_minutes={minutes}")
-    kill_and_resume(place, name, options, saves, monkeypatch)
-    same_results(place, "grouping", name)
-
-
-RESUMED = {
-    "batch": ["regularizer.fraction=0.1", "tuner.scaling=rms", "tuner.merge_identical=true"],
-    "mix": ["tuner.shards=3"],
-    "clusters": ["tuner.clusters.count=5"],
-}
-
-
-@pytest.mark.parametrize("learning", list(RESUMED))
-def test_other_ways_to_learn_are_resumed(
-    place: Path, learning: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a fit in the first iteration: its groups are those saved, the next ones are learnt."""
-    options = [f"tuner.learning={learning}", *RESUMED[learning], "tuner.checkpoint_minutes=0"]
-    tune(place, f"whole_{learning}", *options)
-    name = f"killed_{learning}"
-    kill_and_resume(place, name, (*small(options), *options), 2, monkeypatch)
-    same_results(place, f"whole_{learning}", name)
-    parts = [line for line in metrics(place / name) if "groups/number" in line]
-    assert len(parts) == 2 and all(line["groups/number"] > 0 for line in parts)
-
-
-def kill_and_resume(
-    place: Path, name: str, options: Sequence[str], saves: int, patch: pytest.MonkeyPatch
-) -> None:
-    """Kill a run after it has been saved so many times, and let it go on."""
-    save, left = checkpoint.save_checkpoint, saves
-
-    def save_and_die(*arguments: Any) -> None:
-        nonlocal left
-        save(*arguments)
-        left -= 1
-        if left == 0:
-            raise KeyboardInterrupt
-
-    with patch.context() as patched:
-        patched.setattr(checkpoint, "save_checkpoint", save_and_die)
-        killed = run_command("train", *MODEL, *options, f"hydra.run.dir={name}", folder=place)
-    assert killed.code == 130
-    assert not (place / name / "weights.txt.gz").exists()
-    resumed = run_command("train", f"resume={name}", folder=place).check()
-    assert "resuming in iteration " in resumed.out
-
-
-def same_results(place: Path, *names: str) -> None:
-    """Two runs have the same files, to the last bit, and have measured the same."""
-    for file in ("weights.txt.gz", "groups.tsv.gz", "dev.translations.txt"):
-        first, second = ((place / name / file).read_bytes() for name in names)
-        assert first == second
-    timed = ("seconds", "fit/seconds", "speed")
-    found = [
-        [{k: v for k, v in line.items() if not k.startswith(timed)} for line in metrics(place / n)]
-        for n in names
-    ]
-    assert found[0] == found[1]
-
-
 def test_no_groups_are_no_end(place: Path) -> None:
     found = tune(place, "grouping_none", "regularizer.lambda1=100", "tuner.iterations=1")
     assert (
@@ -223,7 +147,7 @@ def test_no_groups_are_no_end(place: Path) -> None:
 
 def test_options_of_the_algorithm(place: Path) -> None:
     """Each makes a difference."""
-    quick = ["tuner.iterations=1", "tuner.dev.iterations=1", "data.test=null"]
+    quick = ["tuner.iterations=1", "tuner.dev.iterations=1"]
     found: dict[bytes, str] = {}
     for i, option in enumerate(
         [
@@ -241,7 +165,7 @@ def test_options_of_the_algorithm(place: Path) -> None:
         assert found.setdefault(weights, option) == option
 
 
-BATCH = ["tuner.learning=batch", "regularizer.fraction=0.1", "tuner.iterations=1", "data.test=null"]
+BATCH = ["tuner.learning=batch", "regularizer.fraction=0.1", "tuner.iterations=1"]
 
 
 def test_pairs_that_memory_does_not_hold(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

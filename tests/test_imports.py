@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -126,11 +127,16 @@ def test_only_what_needs_tensors_imports_torch(repository: Path) -> None:
     subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=repository, check=True)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def importers(repository: Path, module: str, *folders: str) -> set[str]:
     """The files of some folders that import a module, or something of it."""
     found = set()
     for path in (p for folder in folders for p in (repository / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path)):
             names = []
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
@@ -182,10 +188,7 @@ def test_the_house(repository: Path) -> None:
         parts = path.relative_to(repository).with_suffix("").parts
         names[path] = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     modules = set(names.values())
-    graph = {
-        name: set(imports_of(ast.parse(path.read_text("utf-8")))) & modules - {name}
-        for path, name in names.items()
-    }
+    graph = {name: set(imports_of(parsed(path))) & modules - {name} for path, name in names.items()}
     # What is imported of a package is the file that has it.
     packages = {name for path, name in names.items() if path.name == "__init__.py"}
     graph = {name: {o for o in other if o not in packages} for name, other in graph.items()}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import gzip
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import pytest
-from commands import MODEL, SMALL, Outcome, Run, run_command, train, train_until_saved
+from commands import Outcome, Run, run_command, train
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.weights_io import Origin, Part
@@ -91,30 +90,3 @@ def test_comparing(earlier: Run, run: Run) -> None:
         )
     )
     assert "than the order of now; tune anew" in error
-
-
-@pytest.mark.parametrize("model", ["the same", "another"])
-def test_resuming(place: Path, model: str) -> None:
-    """It is said why, and not that the model is another one, which is so for the same reason."""
-    folder = "ordered_stop_" + model.partition(" ")[0]
-    arguments = [*MODEL, *SMALL, "model.folder=ordered", *STEPS, f"hydra.run.dir={folder}"]
-    digests = Origin.digests
-
-    def others(self: Origin) -> dict[str, str]:
-        return {kind: f"0{digest}" for kind, digest in digests(self).items()}
-
-    with (
-        mock.patch.object(Dataset, "description", lambda _: "de-en lowercase tokenize"),
-        mock.patch.object(Origin, "digests", digests if model == "the same" else others),
-    ):
-        train_until_saved(place, *arguments)
-    outcome = run_command("train", f"resume={folder}", folder=place)
-    assert outcome.code == 1
-    assert outcome.err == (
-        f"error: {place / folder}/checkpoint.pt: is of a run of an earlier version, which "
-        "lowercased text first, and so split some words in other places than now (tokenize, "
-        "lowercase); start the run anew\n"
-    )
-    # What the user has changed comes first.
-    outcome = run_command("train", f"resume={folder}", "data.normalize=true", folder=place)
-    assert "is of a run with data.normalize = False, and now it is True; resume" in outcome.err

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, Run, run_command, train
+from commands import MODEL, SMALL, Run, run_command, write_few
 
 from torchtune_smt.core.weights_io import read_weights
 
 # As a user writes them: one class by the recipe, one of torch's with a change, and bad ones.
 OWN = '''
 """Optimizers of a user."""
-
-import os
-import signal
 
 import torch
 
@@ -55,16 +47,6 @@ class ByTheBook(torch.optim.Optimizer):
         self.catch_up(torch.arange(self.param_groups[0]["params"][0].numel()))
 
 
-class Killed(torch.optim.SparseAdam):
-    """It kills its run at a step, if there is a file that says so."""
-
-    def step(self, closure=None):
-        (weights,) = self.param_groups[0]["params"]
-        if os.path.exists("kill") and self.state[weights].get("step", 0) == 13:
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().step()
-
-
 class Regularized(ByTheBook):
     def __init__(self, params, regularizer=None, **options):
         super().__init__(params, **options)
@@ -86,6 +68,7 @@ ADAM = "optimizer._target_=torch.optim.SparseAdam"
 def own_module(run: Run) -> Iterator[None]:
     """Have the user's classes in the current folder of the commands, as YAML, too."""
     (run.place / "own_optimizers.py").write_text(OWN)
+    write_few(run.place)
     group = run.place / "settings" / "optimizer"
     group.mkdir(parents=True)
     (group / "by_the_book.yaml").write_text("_target_: own_optimizers.ByTheBook\nshare: 0.02\n")
@@ -96,7 +79,10 @@ def own_module(run: Run) -> Iterator[None]:
 
 
 CONFIG = ["--config-dir", "settings"]
-BATCH = ["tuner.iterations=2", "tuner.solver.passes=2", "decoder.k=20", "decoder.pop_limit=10"]
+BATCH = [
+    *["tuner.iterations=1", "tuner.solver.passes=1", "data.dev=[dev.de,dev.en]"],
+    *["decoder.k=20", "decoder.pop_limit=10"],
+]
 RUNS = {
     "by_the_book": ["optimizer=by_the_book", "regularizer=none"],
     "average": ["optimizer=by_the_book", "tuner.result=average"],
@@ -169,25 +155,3 @@ def test_they_are_refused_before_the_start(run: Run, options: str) -> None:
     assert "initial_accumulator" not in outcome.err
     assert not (run.place / "own_never").exists()
     assert not (run.place / "own_bad").exists()
-
-
-def test_a_killed_run_goes_on_to_the_last_bit(run: Run, repository: Path) -> None:
-    killed = "optimizer._target_=own_optimizers.Killed"
-    options = [killed, "optimizer.lr=0.02", "tuner.batch_size=4", "data.test=null"]
-    options += ["tuner.checkpoint_minutes=0", "tuner.result=average"]
-    whole = train(run.place, "own_whole", *options)
-    command = [sys.executable, repository / "train.py", *MODEL, *SMALL, *options]
-    (run.place / "kill").touch()
-    result = subprocess.run(
-        [*command, "hydra.run.dir=own_killed"],
-        cwd=run.place,
-        env=os.environ | {"PYTHONPATH": str(repository)},
-        capture_output=True,
-        check=False,
-        timeout=600,
-    )
-    assert result.returncode == -signal.SIGKILL
-    (run.place / "kill").unlink()
-    resumed = run_command("train", "resume=own_killed", killed, folder=run.place).check()
-    assert "resuming in epoch 2" in resumed.out
-    assert (run.place / "own_killed" / "weights.txt.gz").read_bytes() == whole.weights.read_bytes()

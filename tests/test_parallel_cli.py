@@ -11,31 +11,21 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, Run, run_command, train
+from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
 
 OPTIONS = [*MODEL, *SMALL, "data.test=null", "parallel.shards=3"]
 ITERSEL = ["parallel=itersel", "parallel.features=200", "tuner.result=last"]
 NAMES = ["weights.txt.gz", "dev.translations.txt"]
-# train.py, killed the moment that it has saved its run for the first time.
-# Dies when as many steps are kept as the first argument says, in a checkpoint or behind one.
+# train.py, which dies when it has saved its run.
 KILLED_ONCE_SAVED = """
 import os, runpy, signal, sys
 from torchtune_smt.runs import checkpoint
 
-left = int(sys.argv.pop(1))
+def save_and_die(*values, save=checkpoint.save_checkpoint):
+    save(*values)
+    os.kill(os.getpid(), signal.SIGKILL)
 
-def dying(keep):
-    def keep_and_die(*values):
-        global left
-        kept = keep(*values)
-        left -= bool(kept)
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return kept
-    return keep_and_die
-
-checkpoint.save_checkpoint = dying(checkpoint.save_checkpoint)
-checkpoint.StepFile.append = dying(checkpoint.StepFile.append)
+checkpoint.save_checkpoint = save_and_die
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -91,7 +81,7 @@ def test_killed_and_resumed(
     Sentences have a deadline here, and nobody comes near it.
     """
     (tmp_path / "outputs").symlink_to(place / "outputs")
-    command = [sys.executable, "-c", KILLED_ONCE_SAVED, "1", repository / "train.py"]
+    command = [sys.executable, "-c", KILLED_ONCE_SAVED, repository / "train.py"]
     options = [*OPTIONS, *ITERSEL, "decoder.seconds=1000"]
     driver = subprocess.Popen(
         [*command, *options, "engine.workers=2", "hydra.run.dir=run"],
@@ -121,16 +111,7 @@ def test_killed_and_resumed(
     assert [(tmp_path / "run" / name).read_bytes() for name in NAMES] == one_worker
 
 
-def killed_once_saved(repository: Path, place: Path, *options: str, steps: int = 1) -> None:
-    """Run train, killed after some steps, in a process of its own."""
-    command = [sys.executable, "-c", KILLED_ONCE_SAVED, str(steps), repository / "train.py"]
-    environment = os.environ | {"PYTHONPATH": str(repository)}
-    options = (*MODEL, *SMALL, *options)
-    done = subprocess.run([*command, *options], cwd=place, env=environment, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-
-
-def test_stale(repository: Path, place: Path) -> None:
+def test_stale(place: Path) -> None:
     """With staleness 0 as serial, also where the process was killed."""
     options = ["data.test=null", "tuner.batch_size=5"]
     serial = train(place, "serial", *options, "threads=1")
@@ -138,18 +119,18 @@ def test_stale(repository: Path, place: Path) -> None:
     same = train(place, "fresh", *options)
     assert serial.weights.read_bytes() == same.weights.read_bytes()
     options.append("tuner.checkpoint_minutes=0")
-    killed_once_saved(repository, place, *options, "hydra.run.dir=killed")
+    train_until_saved(place, *MODEL, *SMALL, *options, "hydra.run.dir=killed")
     outcome = run_command("train", "resume=killed", folder=place).check()
     assert "resuming in epoch 1, after 5 sentences" in outcome.out
     assert (place / "killed" / "weights.txt.gz").read_bytes() == serial.weights.read_bytes()
 
 
-def test_stale_gradients_are_applied_once(repository: Path, place: Path) -> None:
+def test_stale_gradients_are_applied_once(place: Path) -> None:
     """Also those of mini-batches that were under way when the process was killed."""
     options = ["data.test=null", "parallel=stale", "parallel.workers=3", "tuner.batch_size=2"]
     run = train(place, "stale", *options)
     options += ["tuner.checkpoint_minutes=100", "hydra.run.dir=stale_killed"]
-    killed_once_saved(repository, place, *options, steps=4)
+    train_until_saved(place, *MODEL, *SMALL, *options, saves=4)
     outcome = run_command("train", "resume=stale_killed", folder=place).check()
     assert "resuming in epoch 1, after 8 sentences" in outcome.out
     resumed = Run(place, "stale_killed", outcome)

@@ -1,12 +1,10 @@
-"""A killed and resumed run ends with the weights of an undisturbed one, to the last bit."""
+"""A killed and resumed run ends with the weights of an undisturbed one, to the last bit.
+
+tests/fuzz/kills.py kills more, in forks, at any moment.
+"""
 
 import json
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,12 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from commands import MODEL, run_command
+from commands import MODEL, Run, run_command, train_until_saved, write_few
 
 from torchtune_smt.core.archive import Archive
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.state import packed, unpacked
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
@@ -27,8 +26,9 @@ from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint, save_che
 from torchtune_smt.runs.rounds import Best, Progress, Rounds
 from torchtune_smt.tuners.base import Report, Tuner
 
-# tests/fuzz/kills.py does more, in forks.
-KILLS = 3
+SHORT = [
+    *["decoder.k=20", "decoder.pop_limit=10", "data.test=null", "threads=1", "seed=3"],
+]
 
 
 class Still(Tuner):
@@ -64,73 +64,79 @@ def load(path: Path, run: Rounds, fingerprint: dict[str, str] | None = None) -> 
     return run.progress
 
 
-def command(repository: Path, *overrides: str) -> list[str]:
-    return [sys.executable, str(repository / "train.py"), *overrides]
-
-
-def lines(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return len(path.read_text("utf-8").splitlines()) if path.exists() else 0
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cwd = tmp_path_factory.mktemp("resume")
-    run_command("train", *SETTINGS, "hydra.run.dir=whole", folder=cwd).check()
-    return cwd
-
-
-SETTINGS = [
-    *MODEL,
-    "tuner.epochs=4",
-    "tuner.batch_size=5",
-    "tuner.checkpoint_minutes=0",
-    "decoder.pop_limit=20",
-    "data.test=null",
-    "seed=3",
+_OFTEN = "tuner.checkpoint_minutes=0"
+_ONLINE = [_OFTEN, "tuner.epochs=2", "tuner.sentences=30", "tuner.batch_size=5"]
+_BATCH = ["tuner.iterations=3", "tuner.patience=null", "data.dev=[dev.de,dev.en]"]
+_OSCAR = ["optimizer=fobos_oscar", "regularizer=oscar", "regularizer.lambda2=1e-6"]
+_GROUPS = [
+    *["tuner=grouping", "features=rule_id", "tuner.sentences=30", "tuner.iterations=2"],
+    *["tuner.dev.iterations=2", "data.dev=[dev.de,dev.en]", _OFTEN],
 ]
+# Saves after which a run is killed, and taken up again.
+KILLED: dict[str, tuple[list[str], list[int]]] = {
+    "online": (_ONLINE, [1, 4]),
+    "of_torch": (
+        [*_ONLINE, "optimizer._target_=torch.optim.SparseAdam", "tuner.result=average"],
+        [3, 5],
+    ),
+    # Features of charts are counted again, and get the ids that they had.
+    "oscar": ([*_ONLINE, *_OSCAR, "tuner.tune_on=train", "tuner.epochs=1"], [2]),
+    "pro": ([*_BATCH, "tuner=pro", "tuner.interpolation=0.5"], [1, 1]),
+    "mira": ([*_BATCH, "tuner=mira"], [2]),
+    "mert": ([*_BATCH, "tuner=mert", "features=dense", "tuner.solver.restarts=2"], [1]),
+    "stochastic": ([*_BATCH, "tuner=stochastic", "tuner.solver.passes=2"], [1]),
+    # After groups were learnt, after the first iteration, after a fit in the second.
+    "grouping": ([*_GROUPS, "tuner.passes=5", "regularizer.dimension=charts"], [1, 1, 3]),
+    "batch": (
+        [
+            *[*_GROUPS, "tuner.learning=batch", "regularizer.fraction=0.1"],
+            *["tuner.scaling=rms", "tuner.merge_identical=true"],
+        ],
+        [2],
+    ),
+    "mix": ([*_GROUPS, "tuner.passes=5", "tuner.learning=mix", "tuner.shards=3"], [2]),
+    "clusters": (
+        [*_GROUPS, "tuner.passes=5", "tuner.learning=clusters", "tuner.clusters.count=5"],
+        [2],
+    ),
+}
 
 
-@pytest.mark.slow
-def test_kills_at_random_moments(repository: Path, undisturbed: Path) -> None:
-    cwd, folder = undisturbed, undisturbed / "killed"
-    draw = random.Random(7)
-    overrides = [*SETTINGS, "hydra.run.dir=killed"]
-    kills = 0
-    while kills < KILLS:
-        # 80 mini-batches in all: a kill every few of them, at any moment of one.
-        wanted = lines(folder) + draw.randint(1, 6)
-        process = subprocess.Popen(
-            command(repository, *overrides),
-            cwd=cwd,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        while process.poll() is None and (
-            lines(folder) < wanted or not (folder / "checkpoint.pt").exists()
-        ):
-            time.sleep(0.01)
-        time.sleep(draw.random() * 0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert not (folder / "weights.txt.gz").exists(), "finished before it could be killed"
-        kills += 1
-        overrides = ["resume=killed"]
-    last = run_command("train", *overrides, folder=cwd).check()
-    assert "resuming in epoch" in last.out
-    for name in ("weights.txt.gz", "dev.translations.txt"):
-        assert (folder / name).read_bytes() == (cwd / "whole" / name).read_bytes()
-    steps = [
-        [json.loads(line)["step"] for line in (f / "metrics.jsonl").read_text().splitlines()]
-        for f in (folder, cwd / "whole")
-    ]
-    assert steps[0] == steps[1]
+@pytest.mark.parametrize("name", KILLED)
+def test_what_is_killed_and_resumed(name: str, place: Path) -> None:
+    """It ends with the files of an undisturbed run, and has measured the same."""
+    write_few(place)
+    options, places = KILLED[name]
+    options = [*MODEL, *options, *SHORT]
+    whole, killed = place / f"{name}_whole", place / f"{name}_killed"
+    run_command("train", *options, f"hydra.run.dir={whole}", folder=place).check()
+    arguments = [*options, f"hydra.run.dir={killed}"]
+    for saves in places:
+        train_until_saved(place, *arguments, saves=saves)
+        assert not (killed / "weights.txt.gz").exists()
+        # Classes that are not the package's are named again.
+        arguments = [f"resume={killed}", *(o for o in options if "._target_=" in o)]
+    assert "resuming in " in run_command("train", *arguments, folder=place).check().out
+    for path in (whole / file for file in ("weights.txt.gz", "groups.tsv.gz")):
+        assert path.exists() or (path.name[0] == "g" and "tuner=grouping" not in options)
+        assert not path.exists() or path.read_bytes() == (killed / path.name).read_bytes()
+    translations = (folder / "dev.translations.txt" for folder in (whole, killed))
+    assert len({path.read_bytes() for path in translations}) == 1
+    first, second = (measured(folder) for folder in (whole, killed))
+    assert first == second
 
 
-def test_a_finished_run_is_not_resumed(undisturbed: Path) -> None:
-    done = run_command("train", "resume=whole", folder=undisturbed)
+def measured(folder: Path) -> list[dict[str, float]]:
+    """Return what a run has logged, without what a clock has measured."""
+    timed = ("seconds", "fit/seconds", "speed")
+    lines = map(json.loads, read_lines(folder / "metrics.jsonl"))
+    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines]
+
+
+def test_a_finished_run_is_not_resumed(run: Run) -> None:
+    done = run_command("train", f"resume={run.name}", folder=run.place)
     assert done.code == 1 and "is finished" in done.err
-    assert (undisturbed / "whole" / "weights.txt.gz").exists()
+    assert run.weights.exists()
 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import MODEL
+from commands import MODEL, Run, run_command
 
 from torchtune_smt.cli import COMMANDS
 from torchtune_smt.core.stopping import (
@@ -197,11 +197,11 @@ def test_while_modules_are_imported(
     place = tmp_path / "place"
     place.mkdir()
     console = "import sys; from torchtune_smt.cli import main; sys.exit(main())"
-    for command in ([repository / SCRIPTS[name]], ["-c", console, name]):
-        process = python(*command, cwd=place, path=path)
-        out, err = process.communicate(timeout=100)
-        assert (out, err) == ("", f"torchtune-smt {name}: stopped\n")
-        assert process.returncode == 128 + number
+    command = ["-c", console, name] if number == signal.SIGINT else [repository / SCRIPTS[name]]
+    process = python(*command, cwd=place, path=path)
+    out, err = process.communicate(timeout=100)
+    assert (out, err) == ("", f"torchtune-smt {name}: stopped\n")
+    assert process.returncode == 128 + number
     assert list(place.iterdir()) == []
 
 
@@ -251,7 +251,11 @@ def test_while_a_kernel_runs_that_returns_a_named_tuple(
     assert process.returncode == 128 + number
 
 
+# What takes long is stopped by one of the signals: above, both are the same.
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT], ids=str, indirect=True)
 def test_while_kernels_are_loaded(number: signal.Signals, repository: Path, tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(
         textwrap.dedent(f"""
@@ -277,11 +281,13 @@ def test_while_kernels_are_loaded(number: signal.Signals, repository: Path, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM], ids=str, indirect=True)
 def test_while_tuning_the_line_says_how_to_resume(
-    number: signal.Signals, repository: Path, tmp_path: Path
+    number: signal.Signals, repository: Path, place: Path, run: Run
 ) -> None:
-    process = python(repository / "train.py", *TUNE, "hydra.run.dir=a run", cwd=tmp_path)
-    folder = tmp_path / "a run"
+    name = "a run"
+    folder = place / name
+    process = python(repository / "train.py", *TUNE, f"hydra.run.dir={name}", cwd=place)
     while not (folder / "checkpoint.pt").exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(number)
@@ -289,19 +295,16 @@ def test_while_tuning_the_line_says_how_to_resume(
     assert process.returncode == 128 + number
     # The bar, which was there before, has ended its line.
     assert err.splitlines()[-1] == (
-        "torchtune-smt train: stopped; go on with resume='a run' threads=1"
+        f"torchtune-smt train: stopped; go on with resume='{name}' threads=1"
     )
     assert "Traceback" not in err
-    assert not list(tmp_path.rglob("*.part"))
-    resumed = python(
-        *[repository / "train.py", "resume=a run", "tuner.epochs=2", "threads=2"], cwd=tmp_path
-    )
-    out, err = resumed.communicate(timeout=600)
-    assert resumed.returncode == 0, err
-    assert "resuming in epoch" in out
+    assert not list(folder.rglob("*.part"))
+    options = [f"resume={name}", "tuner.epochs=2", "threads=2"]
+    assert "resuming in epoch" in run_command("train", *options, folder=place).check().out
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM], ids=str, indirect=True)
 def test_while_a_model_is_built_nothing_is_left(
     number: signal.Signals, repository: Path, tmp_path: Path
 ) -> None:

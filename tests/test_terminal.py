@@ -109,7 +109,7 @@ def test_the_other_commands(place: Path, run: Run) -> None:
         assert check(*in_terminal(command, *arguments, folder=place), expected=0), command
 
 
-@pytest.mark.parametrize("command", ["rerank", "plot", "get-data", "build-model", "translate"])
+@pytest.mark.parametrize("command", ["rerank", "plot"])
 def test_what_is_mistyped(command: str, tmp_path: Path) -> None:
     code, shown = in_terminal(command, "no_such=1", folder=tmp_path)
     assert check(code, shown, code)

@@ -62,16 +62,20 @@ class DictionaryDecoder(Decoder):
         """Return translations of a sentence, best first."""
         beam = [Partial(0.0, ("<s>",), {})]
         for word in source:
+            steps: dict[tuple[str, str], tuple[dict[str, float], float]] = {}
             longer = []
             for one in beam:
                 for translation, dense in self.options.get(word, [(word, {"Copied": 1.0})]):
-                    pair, bigram = f"pair:{word}~{translation}", f"{one.words[-1]}~{translation}"
-                    added = {**dense, pair: 1.0, f"bigram:{bigram}": 1.0}
-                    weights = snapshot.read(self.features, self.features.intern([*added]))
-                    score = one.score + float(weights @ [*added.values()])
-                    sums = {name: one.features.get(name, 0.0) + x for name, x in added.items()}
-                    longer.append(
-                        Partial(score, (*one.words, translation), {**one.features, **sums})
-                    )
-            beam = sorted(longer, key=lambda one: -one.score)[: self.beam]
+                    step = (one.words[-1], translation)
+                    if step not in steps:
+                        names = f"pair:{word}~{translation}", f"bigram:{'~'.join(step)}"
+                        added = {**dense, **dict.fromkeys(names, 1.0)}
+                        weights = snapshot.read(self.features, self.features.intern([*added]))
+                        steps[step] = added, float(weights @ [*added.values()])
+                    longer.append((one.score + steps[step][1], one, step))
+            longer.sort(key=lambda found: -found[0])
+            beam = []
+            for score, one, step in longer[: self.beam]:
+                sums = {n: one.features.get(n, 0.0) + x for n, x in steps[step][0].items()}
+                beam.append(Partial(score, (*one.words, step[1]), {**one.features, **sums}))
         return beam

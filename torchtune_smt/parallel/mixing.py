@@ -380,8 +380,7 @@ class ShardTuner(Tuner):
         with well_formed():
             saved, states = state_dict["columns"], list(state_dict["states"])
             shards = state_dict["shards"]
-            # In a checkpoint of an earlier version it is not said: there may have been some.
-            found = whole(state_dict.get("found", 1), 0)
+            found = whole(state_dict["found"], 0)
         if shards != self._digest():
             raise ValueError("its shards had other sentences")
         if len(states) > (0 if self.mixing.resends else len(self.shards)):

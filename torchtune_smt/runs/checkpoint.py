@@ -95,7 +95,6 @@ def load_checkpoint(
     state: Rounds | Tuner,
     fingerprint: dict[str, str],
     files: Files | None = None,
-    lacking: Mapping[str, str] | None = None,
 ) -> NameFile:
     """Restore weights, and a run that changes them, from a checkpoint; return its names' file.
 
@@ -108,10 +107,8 @@ def load_checkpoint(
     state: with the settings of the run; an optimizer is one of the weights' parameter.
     fingerprint: what this run depends on: what differs from the checkpoint's is an error that names
         it, the first of these.
-    files: what this run has read: their content must be that of the checkpoint's. Those of an
-        option that a checkpoint, as one of an earlier version, has none of are taken as they are.
-    lacking: what is wrong, and the cure, where a checkpoint has nothing of a name of the
-        fingerprint.
+    files: what this run has read: their content must be that of the checkpoint's, as far as it has
+        files of the same option.
 
     Raises InputError: a file is missing, damaged, or of another run.
     """
@@ -125,14 +122,12 @@ def load_checkpoint(
         features = names.read(stored.content["names"])
         content = unpacked(stored.content["run"], stored.arrays, len(features))
         recorded = dict(content["fingerprint"])
-        read = {option: _checksums(some) for option, some in content.get("files", {}).items()}
+        read = {option: _checksums(some) for option, some in content["files"].items()}
         n_dense = whole(content["n_dense"], 0, len(features))
         values = vector(content["weights"], weights.parameter.dtype, len(features))
         saved = content["state"]
     for name in [*fingerprint, *sorted(recorded.keys() - fingerprint.keys(), key=str)]:
         old, new = recorded.get(name), fingerprint.get(name)
-        if old is None and new is not None and name in (lacking or {}):
-            raise InputError((lacking or {})[name], path=path)
         if old != new:
             raise InputError(
                 f"is of a run with {name} = {old}, and now it is {new}; resume with the same",

@@ -145,9 +145,10 @@ class Run:
         if printed is not None:
             printed.open(folder / LOG, append=resume)
         self._names: NameFile | None = None
-        lacking = self._complete_fingerprint()
+        self._fingerprint |= task.origin.digests() if task.origin else {}
+        self._fingerprint |= limits_of(task.model, parts.decoding.options)
         if resume:
-            self._take_up(lacking)
+            self._take_up()
         else:
             self._score_start()
         if parts.dataset.splitter is not None:
@@ -159,24 +160,6 @@ class Run:
         which = "the bitext" if parts.tune_on == "train" else "dev"
         plan = self.tuning.plan(folder)
         print(f"tuning on {len(task.tuning):,} sentences of {which}, {plan}", flush=True)
-
-    def _complete_fingerprint(self) -> dict[str, str]:
-        """Add what only files tell; return what is said where a checkpoint lacks some of it."""
-        task, origin, found = self.task, self.task.origin, self._fingerprint
-        lacking = {}
-        _, *steps = origin.text.split() if origin and origin.is_model else [""]
-        if "lowercase" in steps[1:]:
-            # It was the first step once, and the settings of a run from then are the same. A model
-            # of that text is another one, too, which says less.
-            found["text"] = " ".join(steps)
-            lacking["text"] = (
-                "is of a run of an earlier version, which lowercased text first, and so split "
-                f"some words in other places than now ({', '.join(steps)}); "
-                "start the run anew"
-            )
-        found |= origin.digests() if origin else {}
-        found |= limits_of(task.model, self.parts.decoding.options)
-        return lacking
 
     def _check_finished(self, longer: bool) -> None:
         """Raise InputError if the run is finished, and is not made longer, or cannot be."""
@@ -204,12 +187,12 @@ class Run:
             path=self.folder,
         )
 
-    def _take_up(self, lacking: Mapping[str, str]) -> None:
+    def _take_up(self) -> None:
         """Go on where the run of the folder was stopped."""
         run, folder = self.rounds, self.folder
         self._before = _scores_before(folder, self.task.sets, run.measure)
         path, found = folder / CHECKPOINT, self._fingerprint
-        self._names = load_checkpoint(path, self.task.weights, run, found, self._files, lacking)
+        self._names = load_checkpoint(path, self.task.weights, run, found, self._files)
         done = run.progress
         # Without weights of its own it was killed while it ended, and does that again.
         ended = done.round > run.rounds or done.is_stale(run.patience)

@@ -152,8 +152,7 @@ class OnlineTuner(Tuner):
         """Take over what `state_dict` gave."""
         with well_formed():
             optimizer = dict(state_dict)
-            # In a checkpoint of an earlier version it is not said: there may have been some.
-            found = whole(optimizer.pop("found", 1), 0)
+            found = whole(optimizer.pop("found"), 0)
         self.optimizer.load_state_dict(optimizer)
         self.found = found
 
