@@ -57,13 +57,9 @@ class Collate:
     >>> [batch.begin.tolist() for batch in DataLoader(ListDataset(lists), 2, collate_fn=Collate())]
     [[0, 2, 5], [0, 2]]
 
-    Parameters
-    ----------
-    sampler : PairSampler, optional
-        Draws the pairs of each list; without it, a batch has none.
-    seed : sequence of int
-        They are drawn with ``(*seed, index of the list)``: a list has the same ones in each epoch,
-        unless the seed is another.
+    sampler: draws the pairs of each list; without it, a batch has none.
+    seed: they are drawn with ``(*seed, index of the list)``: a list has the same ones in each
+        epoch, unless the seed is another.
     """
 
     sampler: PairSampler | None = None

@@ -22,12 +22,6 @@ def prox_l1(weights: Tensor, step: Tensor | float, strength: float = 1.0) -> Ten
 
     >>> prox_l1(torch.tensor([3.0, -0.5, -2.0]), 1.0)
     tensor([ 2., -0., -1.])
-
-    Parameters
-    ----------
-    weights : float tensor of any shape
-    step : float, or float tensor that is a scalar or of the shape of `weights`
-    strength : float
     """
     return L1(strength).prox(weights, step)
 
@@ -59,12 +53,8 @@ def prox_group(weights: Tensor, step: Tensor | float, strength: float = 1.0) -> 
     tensor([[2.4000, 3.2000],
             [0.0000, 0.0000]])
 
-    Parameters
-    ----------
-    weights : float tensor [..., n]
-        Rows are along the last dimension; a vector is one group.
-    step : float, or float tensor that is a scalar or [..., 1]
-    strength : float
+    weights (float tensor [..., n]): rows are along the last dimension; a vector is one group.
+    step (float, or float tensor that is a scalar or [..., 1])
     """
     result: Tensor = _prox_group(weights, as_step(step), strength)
     return result
@@ -85,10 +75,7 @@ def prox_oscar(
     Liu et al. (2013), Algorithm 3. Its gradient (of the weights alone) is the mean over weights
     that have become equal, signs apart.
 
-    Parameters
-    ----------
-    weights : float tensor [n]
-    dimension : int, optional
-        d, by default n: zeros need not be given.
+    weights (float tensor [n])
+    dimension: d, by default n: zeros need not be given.
     """
     return Oscar(lambda1, lambda2, dimension).prox(weights, step)

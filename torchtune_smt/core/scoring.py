@@ -71,13 +71,10 @@ def sparse_scores(
 ) -> Tensor:
     """Return W·H as `score_rows` does, of rows that are tensors where the weights are.
 
-    Parameters
-    ----------
-    feature : int64 tensor [u]
-        Ids of the features that occur, ascending.
-    row_begin, column : int64 tensors [rows + 1], [non-zeros]
-        Row i has the features ``feature[column[row_begin[i]:row_begin[i + 1]]]``.
-    value : tensor [non-zeros], of the weights' dtype
+    feature (int64 tensor [u]): ids of the features that occur, ascending.
+    row_begin, column (int64 tensors [rows + 1], [non-zeros]): row i has the features
+        ``feature[column[row_begin[i]:row_begin[i + 1]]]``.
+    value (tensor [non-zeros], of the weights' dtype)
     """
     scores: Tensor = _SparseScores.apply(  # type: ignore[no-untyped-call]
         weight, feature, row_begin, column, value, drop_noise

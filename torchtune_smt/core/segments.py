@@ -55,11 +55,8 @@ def margins(scores: Tensor, pairs: Tensor) -> Tensor:
     >>> margins(torch.tensor([5.0, 4.0, 7.0]), torch.tensor([[2, 1], [0, 1]]))
     tensor([3., 1.])
 
-    Parameters
-    ----------
-    scores : tensor [n]
-    pairs : int64 tensor [p, 2]
-        Numbers of hypotheses, counted through all lists.
+    scores (tensor [n])
+    pairs (int64 tensor [p, 2]): numbers of hypotheses, counted through all lists.
     """
     better, worse = scores[pairs.reshape(-1)].view(-1, 2).unbind(1)
     return better - worse
@@ -73,17 +70,11 @@ def matrices(begin: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
     [0, 2] [[9], [6]]
     [1] [[8, 7]]
 
-    Parameters
-    ----------
-    begin : int64 tensor [S + 1]
-    columns : tensors [n]
+    begin (int64 tensor [S + 1])
+    columns (tensors [n])
 
-    Yields
-    ------
-    lists : int64 tensor [L]
-        Ascending; lengths ascend, too.
-    matrices : tensors [L, length]
-        One for each column.
+    Returns lists (int64 tensor [L]): ascending; lengths ascend, too.
+    Returns matrices (tensors [L, length]): one for each column.
     """
     of_each, order = begin.diff().sort(stable=True)
     found: Any = torch.unique_consecutive(of_each, return_counts=True)

@@ -19,25 +19,16 @@ class Weights(ByName):
     They are a `Snapshot` of themselves, as they lie there: where an optimizer puts updates off,
     read them through `Learner.snapshot`, or flush it first.
 
-    Parameters
-    ----------
-    dense : sequence of str
-        Names of the dense (default) features; they get the first ids.
-    dtype, device : optional
-        Of the parameter; float64 on the CPU.
+    dense: names of the dense (default) features; they get the first ids.
+    dtype, device: of the parameter; float64 on the CPU.
 
-    Attributes
-    ----------
-    features : Vocabulary
-        Names of the features.
-    parameter : torch.nn.Parameter [D]
-        The weights. After features were added, `grow` makes it as long as `features`.
-    n_dense : int
-        Ids below it are dense features.
-    version : int
-        How many times a learner has changed them.
-    readers : int
-        Whose ids, of so many vocabularies, are not looked up again by their names.
+    As attributes:
+    features: names of the features.
+    parameter (torch.nn.Parameter [D]): the weights. After features were added, `grow` makes it as
+        long as `features`.
+    n_dense: ids below it are dense features.
+    version: how many times a learner has changed them.
+    readers: whose ids, of so many vocabularies, are not looked up again by their names.
     """
 
     def __init__(
@@ -104,11 +95,7 @@ class Weights(ByName):
     def own_ids(self, features: Vocabulary | None, ids: Integers) -> Int64:
         """Return the ids (int64) of features that somebody else numbers; -1: not known here.
 
-        Parameters
-        ----------
-        features : Vocabulary or None
-            In which `ids` are; None: they are own ones already.
-        ids : integer array
+        features: in which `ids` are; None: they are own ones already.
         """
         if features is None or features is self.features:
             return ids.astype(np.int64, copy=False)

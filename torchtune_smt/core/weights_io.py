@@ -62,12 +62,8 @@ _PART: Final = re.compile(r"([a-z-]+(?: [a-z]+)?): (.*?)(?: \[([0-9a-f]{16})\])?
 class Part(NamedTuple):
     """One of the things that weights belong to.
 
-    Attributes
-    ----------
-    name : str
-        For people.
-    digest : str
-        Tells whether two are the same; empty where only the name does.
+    name: for people.
+    digest: tells whether two are the same; empty where only the name does.
     """
 
     name: str
@@ -81,12 +77,8 @@ class Part(NamedTuple):
 class Origin:
     """What weights belong to.
 
-    Parameters
-    ----------
-    parts : mapping of str to Part
-        Those of a model, or of k-best lists.
-    dense : sequence of str, optional
-        The dense features of k-best lists, if they are known: names do not tell.
+    parts: those of a model, or of k-best lists.
+    dense: the dense features of k-best lists, if they are known: names do not tell.
     """
 
     parts: Mapping[str, Part]
@@ -96,11 +88,7 @@ class Origin:
     def of_model(cls, grammar: Part, language_model: Part, features: Part, text: str) -> Origin:
         """Return the origin of weights that a decoder was tuned to.
 
-        Parameters
-        ----------
-        grammar, language_model, features : Part
-        text : str
-            The languages, and how text was prepared.
+        text: the languages, and how text was prepared.
         """
         parts = (grammar, language_model, features, Part(text))
         return cls(dict(zip(_MODEL, parts, strict=True)))
@@ -109,12 +97,8 @@ class Origin:
     def of_lists(cls, names: Sequence[str], dense: Sequence[str] | None = None) -> Origin:
         """Return the origin of weights that were tuned on k-best lists.
 
-        Parameters
-        ----------
-        names : sequence of str
-            Of the lists.
-        dense : sequence of str, optional
-            The dense features, if they are known.
+        names: of the lists.
+        dense: the dense features, if they are known.
         """
         return cls({_LISTS[0]: Part(" ".join(names))}, dense)
 
@@ -122,17 +106,10 @@ class Origin:
     def parse(cls, comments: Sequence[str], path: str | os.PathLike[str]) -> Origin | None:
         """Return the origin that a weights file names; None if it names none.
 
-        Parameters
-        ----------
-        comments : sequence of str
-            The comments at its top.
-        path : path
-            The file.
+        comments: the comments at its top.
+        path: the file.
 
-        Raises
-        ------
-        InputError
-            The comments are not whole.
+        Raises InputError: the comments are not whole.
         """
         if _TITLE not in comments:
             return None
@@ -244,28 +221,16 @@ def save_weights(
 
     Values have as many digits as it takes to read the same numbers back.
 
-    Parameters
-    ----------
-    path : path
-        Packed with gzip if it ends in ``.gz``.
-    weights : NamedWeights
-        Such as `Weights`, `FrozenWeights`, or the snapshot of a learner.
-    origin : Origin, optional
-        What they belong to, which comments at the top say.
+    path: packed with gzip if it ends in ``.gz``.
+    weights: such as `Weights`, `FrozenWeights`, or the snapshot of a learner.
+    origin: what they belong to, which comments at the top say.
 
-    Returns
-    -------
-    int
-        The number of weights written.
+    Returns int: the number of weights written.
 
-    Raises
-    ------
-    ValueError
-        A weight is NaN or infinite, or a name cannot be written: it is empty, begins with
-        ``#``, or has a line break or a zero byte, or a blank at its begin or end or before a ``=``
-        there.
-    InputError
-        The folder cannot be written to.
+    Raises ValueError: a weight is NaN or infinite, or a name cannot be written: it is empty, begins
+        with ``#``, or has a line break or a zero byte, or a blank at its begin or end or before a
+        ``=`` there.
+    Raises InputError: the folder cannot be written to.
     """
     chosen_ids, chosen_values = [], []
     dimension = len(weights.features)
@@ -305,17 +270,11 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]:
     The last blank, tab or ``=`` of a line separates name and value, as in cdec; a ``=`` may stand
     between blanks.
 
-    Returns
-    -------
-    names : Vocabulary
-        In the order of the file: names[i] has the weight values[i].
-    values : float64 array
+    Returns names: in the order of the file: names[i] has the weight values[i].
+    Returns values
 
-    Raises
-    ------
-    InputError
-        The file is missing or not UTF-8; a line lacks its name or value, has a value that is
-        no finite number, or names a feature again.
+    Raises InputError: the file is missing or not UTF-8; a line lacks its name or value, has a value
+        that is no finite number, or names a feature again.
     """
     text = read_text(path)
     check_utf8(text, path)
@@ -344,10 +303,8 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]:
 def read_origin(path: str | os.PathLike[str]) -> Origin | None:
     """Return what a weights file says that it belongs to; None if it says nothing, as others do.
 
-    Raises
-    ------
-    InputError
-        The file is missing, no plain file, or not UTF-8; or what it says is not whole.
+    Raises InputError: the file is missing, no plain file, or not UTF-8; or what it says is not
+        whole.
     """
     check_plain(path)
     top = takewhile(lambda line: line.startswith("#") or not line.strip(), iterate_lines(path))

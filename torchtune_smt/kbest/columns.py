@@ -45,13 +45,9 @@ def with_columns(
     Raises InputError: there are other numbers of lines than of hypotheses, a hypothesis has no
     value, or a value is none.
 
-    Parameters
-    ----------
-    columns : mapping of str to path
-        Files by the names of the features.
-    missing : float, optional
-        What stands for a value that is not there: an empty field, ``nan``, or no line of its id and
-        rank; by default that is an error.
+    columns: files by the names of the features.
+    missing: what stands for a value that is not there: an empty field, ``nan``, or no line of its
+        id and rank; by default that is an error.
     """
     lists = stored.lists
     assert lists.features is not None

@@ -178,24 +178,16 @@ def read_lists(
 
     Raises InputError: the file cannot be read, has a fault, or nothing is left of it.
 
-    Parameters
-    ----------
-    path : path
-    format : {"moses", "cdec"}, optional
-        Told from the first line by default.
-    words, features : Vocabulary, optional
-        Taken and added to, so that several files share their ids.
-    dense : sequence of str, optional
-        Names of the dense features, where they are not those told above.
-    missing : float, optional
-        The value of a dense feature that a line lacks and another has; by default that is a fault.
-    on_error : {"error", "skip"}
-        Whether a line with a fault is an error, or is left out and counted. Numbers of sentences
-        that are missing are errors, or counted, too.
-    shard : bool
-        Whether other files have more of the sentences; `merged` then sees which ones are missing.
-    text : bytearray, optional
-        That of `read_text_of_lists`, if the file was read already.
+    format ("moses", "cdec"): told from the first line by default.
+    words, features: taken and added to, so that several files share their ids.
+    dense: names of the dense features, where they are not those told above.
+    missing: the value of a dense feature that a line lacks and another has; by default that is a
+        fault.
+    on_error ("error", "skip"): whether a line with a fault is an error, or is left out and counted.
+        Numbers of sentences that are missing are errors, or counted, too.
+    shard: whether other files have more of the sentences; `merged` then sees which ones are
+        missing.
+    text: that of `read_text_of_lists`, if the file was read already.
     """
     path = Path(path)
     one_of(*get_args(Format)).or_null().check("format", format)
@@ -332,18 +324,11 @@ def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
 class ListAssembler:
     """Puts the parsed pieces of a file together, and deals with their faults.
 
-    Parameters
-    ----------
-    text : bytearray
-        Lines of the file.
-    path : path
-        What errors call it.
-    words, features : Vocabulary, optional
-    on_error : {"error", "skip"}
-    example : str
-        How a feature is written.
-    missing : float, optional
-        See `read_lists`.
+    text: lines of the file.
+    path: what errors call it.
+    on_error ("error", "skip")
+    example: how a feature is written.
+    missing: see `read_lists`.
     """
 
     def __init__(
@@ -417,12 +402,8 @@ class ListAssembler:
 
         Raises InputError: there is a fault, and it is not to be skipped.
 
-        Parameters
-        ----------
-        sizes : four int
-            How much of `piece` is used: words, values, names, long numbers.
-        line : int64 [lines]
-            Their numbers in the file, from 1.
+        sizes: how much of `piece` is used: words, values, names, long numbers.
+        line (int64 [lines]): their numbers in the file, from 1.
         """
         n_words, n_values, n_names, _ = sizes
         lines = line.size
@@ -658,16 +639,10 @@ def _pieces(text: UInt8) -> list[tuple[int, int]]:
 class Layout(NamedTuple):
     """How the lines of a file are written; see `kernels.parse_lines`.
 
-    Attributes
-    ----------
-    form : int
-        `kernels.MOSES`, `kernels.CDEC`, `kernels.UNLABELLED` or `kernels.VALUES`.
-    width : int
-        How many numbers without a name there are.
-    roles : tuple of int
-        What the fields hold.
-    named : bool
-        Whether sentences have names in the place of numbers.
+    form: `kernels.MOSES`, `kernels.CDEC`, `kernels.UNLABELLED` or `kernels.VALUES`.
+    width: how many numbers without a name there are.
+    roles: what the fields hold.
+    named: whether sentences have names in the place of numbers.
     """
 
     form: int

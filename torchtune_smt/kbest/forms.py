@@ -33,12 +33,8 @@ _LOOKED_AT: Final = 1000
 class Form(NamedTuple):
     """A form of lists.
 
-    Attributes
-    ----------
-    looks : callable
-        Says whether a path has it, by its first lines that are not blank (none of a folder).
-    read : callable
-        Yields the entries of a path; see `Sizes`.
+    looks: says whether a path has it, by its first lines that are not blank (none of a folder).
+    read: yields the entries of a path; see `Sizes`.
     """
 
     looks: Callable[[Path, Sequence[str]], bool]
@@ -118,38 +114,24 @@ def read_lists(
 
     Raises InputError: a file cannot be read, has a fault, or nothing is left of it.
 
-    Parameters
-    ----------
-    path : path or sequence of paths
-        Several are merged: hypotheses of a sentence follow each other.
-    form : str, optional
-        One of `FORMS`; told from the content by default.
-    words, features : Vocabulary, optional
-        Taken and added to.
-    dense : sequence of str, optional
-        Names of the dense features; by default those without a colon.
-    missing : float, optional
-        The value of a dense feature that a hypothesis lacks; by default that is a fault.
-    on_error : {"error", "skip"}
-        Whether a hypothesis with a fault is an error, or is left out and counted.
-    score : bool, optional
-        Whether the score that the list was sorted by is a feature, `SCORE`; by default where the
+    path: several are merged: hypotheses of a sentence follow each other.
+    form: one of `FORMS`; told from the content by default.
+    words, features: taken and added to.
+    dense: names of the dense features; by default those without a colon.
+    missing: the value of a dense feature that a hypothesis lacks; by default that is a fault.
+    on_error ("error", "skip"): whether a hypothesis with a fault is an error, or is left out and
+        counted.
+    score: whether the score that the list was sorted by is a feature, `SCORE`; by default where the
         first hypothesis has no other one.
-    sizes : int or path, optional
-        Of forms that do not say which hypotheses are of one sentence: how many each has, or a file
-        with such a number a line.
-    columns : mapping of str to path, optional
-        Features from other files; see `with_columns`.
-    scale : mapping of str to float, optional
-        What values of some features are multiplied with, costs with -1.
-    ids : Vocabulary, optional
-        Of sentences; taken and added to.
-    shard : bool
-        Whether other files have more of the sentences; `merged` then sees which ones are missing.
-    text : bytearray, optional
-        That of a file with fields between ``|||``, if it was read already.
-    texts : bool
-        Whether `StoredLists.texts` are kept, of other forms.
+    sizes: of forms that do not say which hypotheses are of one sentence: how many each has, or a
+        file with such a number a line.
+    columns: features from other files; see `with_columns`.
+    scale: what values of some features are multiplied with, costs with -1.
+    ids: of sentences; taken and added to.
+    shard: whether other files have more of the sentences; `merged` then sees which ones are
+        missing.
+    text: that of a file with fields between ``|||``, if it was read already.
+    texts: whether `StoredLists.texts` are kept, of other forms.
     """
     paths = [Path(path)] if isinstance(path, str | PathLike) else [Path(one) for one in path]
     one_of(*FORM_NAMES).or_null().check("form", form)

@@ -26,14 +26,9 @@ if TYPE_CHECKING:
 class Source:
     """A source sentence.
 
-    Attributes
-    ----------
-    index : int
-        Its number in the set at hand; references are found by it.
-    words : list of str
-    train_index : int
-        Its number in the training bitext, where it stands in it: it is then decoded with rules
-        and with a language model that have not seen it. -1 elsewhere.
+    index: its number in the set at hand; references are found by it.
+    train_index: its number in the training bitext, where it stands in it: it is then decoded with
+        rules and with a language model that have not seen it. -1 elsewhere.
     """
 
     index: int
@@ -45,30 +40,20 @@ class Source:
 class Hypotheses:
     """n hypotheses, with all that is known of them; what is None is not.
 
-    Attributes
-    ----------
-    rows : Rows [n]
-        Their features.
-    features : Vocabulary, optional
-        Names of the features; without them, ids are those of whoever was given the hypotheses.
-    score : float64 [n], optional
-        Model scores, row · W.
-    gain : float64 [n], optional
-        Sentence-level gains, once a metric has given them.
-    statistics : int32 or float64 [n, statistics], optional
-        Of `measure`; those of BLEU are as `torchtune_smt.metrics.bleu.BleuReferences` has them.
-    measure : Measure
-        What the metric of `statistics` is of a corpus.
-    entry : int64 [n], optional
-        What a hypothesis is known by in whatever order: its line in a file (from 1), or its place
-        in the list as it was read (from 0).
-    token_begin : int64 [n + 1], optional
-    tokens : int32 [number of tokens], optional
-        Hypothesis h is ``tokens[token_begin[h]:token_begin[h + 1]]``, in ids of `words`. Hypotheses
-        without tokens are all different ones.
-    words : Vocabulary, optional
-    ids : Vocabulary, optional
-        What files call the sentences: that with number `index` is ``ids[index]``.
+    rows (Rows [n]): their features.
+    features: names of the features; without them, ids are those of whoever was given the
+        hypotheses.
+    score (float64 [n]): model scores, row · W.
+    gain (float64 [n]): sentence-level gains, once a metric has given them.
+    statistics (int32 or float64 [n, statistics]): of `measure`; those of BLEU are as
+        `torchtune_smt.metrics.bleu.BleuReferences` has them.
+    measure: what the metric of `statistics` is of a corpus.
+    entry (int64 [n]): what a hypothesis is known by in whatever order: its line in a file (from 1),
+        or its place in the list as it was read (from 0).
+    token_begin (int64 [n + 1])
+    tokens (int32 [number of tokens]): hypothesis h is ``tokens[token_begin[h]:token_begin[h +
+        1]]``, in ids of `words`. Hypotheses without tokens are all different ones.
+    ids: what files call the sentences: that with number `index` is ``ids[index]``.
     """
 
     rows: Rows
@@ -164,10 +149,7 @@ _COLUMNS: Final = ("score", "gain", "statistics", "entry")
 class KBest(Hypotheses):
     """The k-best list of one sentence, best first where a decoder gave it.
 
-    Attributes
-    ----------
-    index : int
-        `Source.index` of the sentence.
+    index: `Source.index` of the sentence.
     """
 
     index: int
@@ -208,12 +190,8 @@ class KBestLists(Hypotheses):
 
     ``lists[s]`` is a view of one list; ``len(lists)`` is S.
 
-    Attributes
-    ----------
-    index : int64 [S]
-        `Source.index` of each list.
-    begin : int64 [S + 1]
-        Hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``.
+    index (int64 [S]): `Source.index` of each list.
+    begin (int64 [S + 1]): hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``.
     """
 
     index: Int64
@@ -260,18 +238,11 @@ class KBestLists(Hypotheses):
         Raises ValueError: a list is empty, a number is not finite, two lists are of one sentence,
         or there are more or fewer features or numbers than hypotheses; says where.
 
-        Parameters
-        ----------
-        hypotheses : sequence of sequences of str
-            ``hypotheses[s][h]``: tokenised, with blanks between the words.
-        features : sequence of sequences of dict, optional
-            ``features[s][h]``: values by the names of the features; none by default.
-        scores, gains : sequence of sequences of float, optional
-            A number for each hypothesis.
-        index : sequence of int, optional
-            Number of each sentence, by which its references are found; 0, 1, 2, ... by default.
-        words, names : Vocabulary, optional
-            Words and names of features; those that are new are added.
+        hypotheses: ``hypotheses[s][h]``: tokenised, with blanks between the words.
+        features: ``features[s][h]``: values by the names of the features; none by default.
+        scores, gains: a number for each hypothesis.
+        index: number of each sentence, by which its references are found; 0, 1, 2, ... by default.
+        words, names: words and names of features; those that are new are added.
         """
         words = Vocabulary() if words is None else words
         names = Vocabulary() if names is None else names
@@ -329,20 +300,12 @@ class KBestLists(Hypotheses):
         Raises ValueError: shapes do not fit, a number is not finite, a name or id is there twice;
         says where.
 
-        Parameters
-        ----------
-        begin : int [S + 1]
-            Hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``.
-        values : float [n, D], or a matrix in SciPy's CSR form
-            Of D features; zeros are left out.
-        columns : sequence of str [D]
-            Their names.
-        texts : sequence of str [n], optional
-            The hypotheses, with blanks between the words.
-        ids : sequence of str [S], optional
-        score, gain : float [n], optional
-        words, names : Vocabulary, optional
-            Words and names of features; those that are new are added.
+        begin (int [S + 1]): hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``.
+        values (float [n, D], or a matrix in SciPy's CSR form): of D features; zeros are left out.
+        columns: their names.
+        texts: the hypotheses, with blanks between the words.
+        score, gain (float [n])
+        words, names: words and names of features; those that are new are added.
         """
         begin = np.asarray(begin, np.int64)
         words = Vocabulary() if words is None else words
@@ -410,11 +373,7 @@ class KBestLists(Hypotheses):
 
         Raises ValueError: a record is none; says which one.
 
-        Parameters
-        ----------
-        records : sequence of dict
-        words, names : Vocabulary, optional
-            Words and names of features; those that are new are added.
+        words, names: words and names of features; those that are new are added.
         """
         ids: list[str] = []
         found: list[Mapping[str, Any]] = []

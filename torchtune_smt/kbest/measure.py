@@ -15,18 +15,12 @@ from torchtune_smt.kbest import measure_kernels as kernels
 class Part(NamedTuple):
     """One term of a measure, of some statistics of its own.
 
-    Attributes
-    ----------
-    kind : int
-        `BLEU`: of m_1..m_4, l_1..l_4, c, r (see `BleuReferences.statistics`). `RATIO`: a sum
+    kind: `BLEU`: of m_1..m_4, l_1..l_4, c, r (see `BleuReferences.statistics`). `RATIO`: a sum
         divided by another; where that is 0 it is 1 at most. `CHRF`: of three numbers for each
         order: n-grams in the hypothesis, in the reference, and in both (Popović 2015).
-    width : int
-        How many statistics it takes.
-    weight : float
-        Below 0 where less is better.
-    beta : float
-        What recall counts beside precision in chrF.
+    width: how many statistics it takes.
+    weight: below 0 where less is better.
+    beta: what recall counts beside precision in chrF.
     """
 
     kind: int
@@ -45,16 +39,10 @@ class Measure:
     Inside, a score is as the parts add up, and larger is better. For people it is `unit` times
     that: 3.47 of a word error rate of 0.0347, whose part has the weight -1, with the unit -100.
 
-    Attributes
-    ----------
-    name : str
-        As the field has it: BLEU, WER.
-    parts : tuple of Part
-        Their statistics stand one behind the other.
-    unit : float
-        Below 0 where people want less.
-    digits : int
-        Shown behind the point.
+    name: as the field has it: BLEU, WER.
+    parts: their statistics stand one behind the other.
+    unit: below 0 where people want less.
+    digits: shown behind the point.
     """
 
     name: str

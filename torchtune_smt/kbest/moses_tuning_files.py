@@ -54,12 +54,9 @@ def read_tuning_files(
 
     Raises InputError: as for `read_lists`; or the files do not belong together.
 
-    Parameters
-    ----------
-    features_path, scores_path : path
-        Line by line of the same hypotheses.
-    features, dense, missing, on_error, shard
-        As for `read_lists`. Damaged heads of blocks are errors in any case.
+    features_path, scores_path: line by line of the same hypotheses.
+    features, dense, missing, on_error, shard: as for `read_lists`. Damaged heads of blocks are
+        errors in any case.
     """
     features_path, scores_path = Path(features_path), Path(scores_path)
     text, blocks = _read_blocks(features_path, "FEATURES")

@@ -15,19 +15,14 @@ def sorted_by(begin: Int64, features: Float64, score: Float64) -> tuple[Float64,
     Only differences within a list count: what is added to a whole list, a normaliser or the score
     of the source, has no effect on its order.
 
-    Parameters
-    ----------
-    begin : int64 [S + 1]
-        Hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``; no list is empty.
-    features : float64 [d, n]
-    score : float64 [n]
+    begin (int64 [S + 1]): hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``; no list is
+        empty.
+    features (float64 [d, n])
+    score (float64 [n])
 
-    Returns
-    -------
-    weights : float64 [d]
-        The smallest ones, where several are as near.
-    share : float
-        Of the variance of the scores within the lists, what they explain: 1 for all of it.
+    Returns weights (float64 [d]): the smallest ones, where several are as near.
+    Returns share: of the variance of the scores within the lists, what they explain: 1 for all of
+        it.
     """
     table = np.vstack([features, score])
     lengths = np.diff(begin)

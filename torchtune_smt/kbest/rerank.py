@@ -25,12 +25,8 @@ def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBes
 
     Raises ValueError: `k` is below 1, or a list is empty.
 
-    Parameters
-    ----------
-    weights : Snapshot
-        Only those of features in the lists are read.
-    k : int, optional
-        Hypotheses of a list that are kept at most; by default all.
+    weights: only those of features in the lists are read.
+    k: hypotheses of a list that are kept at most; by default all.
     """
     ids: Int64 = np.unique(lists.rows.feature).astype(np.int64)
     known: Float64 = np.zeros(int(ids[-1]) + 1 if ids.size else 0)
@@ -43,11 +39,8 @@ def best_first(lists: KBestLists, score: Float64, k: int | None = None) -> KBest
 
     Raises ValueError: `k` is below 1, or a list is empty.
 
-    Parameters
-    ----------
-    score : float64 [hypotheses]
-    k : int, optional
-        Hypotheses of a list that are kept at most; by default all.
+    score (float64 [hypotheses])
+    k: hypotheses of a list that are kept at most; by default all.
     """
     if k is not None and k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
@@ -62,14 +55,8 @@ def best_first(lists: KBestLists, score: Float64, k: int | None = None) -> KBest
 class Block(NamedTuple):
     """Some lists of a file.
 
-    Attributes
-    ----------
-    stored : StoredLists
-    form : str
-    lines : list of bytes
-        Of a form with fields between ``|||``: the lines from `first` on.
-    first : int
-        From 1.
+    lines: of a form with fields between ``|||``: the lines from `first` on.
+    first: from 1.
     """
 
     stored: StoredLists

@@ -27,21 +27,14 @@ ARCHIVE: Final = Archive("file of k-best lists", 2, "start the run anew")
 class Segment:
     """Some hypotheses of some sentences; narrow and in order once they are `joined`.
 
-    Attributes
-    ----------
-    sentence : int64 [S]
-        Ascending, none twice.
-    list_begin : int64 [S + 1]
-        Hypotheses of list s are ``list_begin[s] .. list_begin[s + 1] - 1``.
-    sparse_begin : int64 [S + 1]
-        Where in `feature` and `value` those of a list begin.
-    hypotheses : record [n]
-        ``hash``, ``gain``, ``length`` (number of sparse features), ``statistics`` (of a metric,
-        or none), and a field for each dense feature. All fields are as narrow as their numbers
-        allow without rounding.
-    feature : int32 [non-zeros]
-    value : [non-zeros]
-        The sparse features, of a type as narrow.
+    sentence (int64 [S]): ascending, none twice.
+    list_begin (int64 [S + 1]): hypotheses of list s are ``list_begin[s] .. list_begin[s + 1] - 1``.
+    sparse_begin (int64 [S + 1]): where in `feature` and `value` those of a list begin.
+    hypotheses (record [n]): ``hash``, ``gain``, ``length`` (number of sparse features),
+        ``statistics`` (of a metric, or none), and a field for each dense feature. All fields are as
+        narrow as their numbers allow without rounding.
+    feature (int32 [non-zeros])
+    value ([non-zeros]): the sparse features, of a type as narrow.
     """
 
     sentence: Int64
@@ -55,9 +48,7 @@ class Segment:
     def of(cls, lists: KBestLists, hashes: UInt64, n_dense: int) -> Segment:
         """Return lists with gains, each of another sentence, in no order.
 
-        Parameters
-        ----------
-        hashes : uint64 [n]
+        hashes (uint64 [n])
         """
         rows = lists.rows
         dense = rows.dense(n_dense)
@@ -167,11 +158,7 @@ class Segment:
 
         Raises InputError: the file cannot be written.
 
-        Parameters
-        ----------
-        path : path
-        number : int
-            Of the iteration.
+        number: of the iteration.
         """
         return ARCHIVE.write(path, {"iteration": number}, self._arrays())
 

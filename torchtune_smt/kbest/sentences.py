@@ -17,12 +17,8 @@ ELSEWHERE: Final[list[list[str]]] = [[]]
 class FileNumbers(NamedTuple):
     """What files call some sentences.
 
-    Attributes
-    ----------
-    of : dict of int to int
-        The number in the files by `Source.index`.
-    n_sentences : int
-        How many sentences the files have, from 0.
+    of: the number in the files by `Source.index`.
+    n_sentences: how many sentences the files have, from 0.
     """
 
     of: dict[int, int]
@@ -33,16 +29,11 @@ class FileNumbers(NamedTuple):
 class Sentences:
     """A set of sentences to tune or to evaluate on.
 
-    Attributes
-    ----------
-    sources : list of Source
-        ``sources[i].index`` is i, but for a `part` of others.
-    references : list of lists of word lists
-        ``references[i]``: those of ``sources[i]``; none where lists come with BLEU's statistics.
-    whole : int, optional
-        Of how many sentences these are a `part`; None: they are all.
-    lacking : frozenset of int
-        Which lines of the set, from 0, are of sentences that are left out here.
+    sources: ``sources[i].index`` is i, but for a `part` of others.
+    references: ``references[i]``: those of ``sources[i]``; none where lists come with BLEU's
+        statistics.
+    whole: of how many sentences these are a `part`; None: they are all.
+    lacking: which lines of the set, from 0, are of sentences that are left out here.
     """
 
     sources: list[Source]

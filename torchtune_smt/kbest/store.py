@@ -36,19 +36,13 @@ class ListStore:
     without rounding. Duplicates are told by a hash of 64 bits: that two different hypotheses of a
     sentence have one is less likely than 1e-12 for a thousand of them.
 
-    Parameters
-    ----------
-    n_dense : int
-        Features below this id are dense: nearly all hypotheses have them.
-    unique : {"derivation", "string"}
-        What makes a duplicate: the same words and features (their values compared as 32-bit
-        numbers, since two ways to add them up may differ in the last digit), or the same words.
-        The first one stays.
-    measure : Measure
-        Of the lists that are added, if they have statistics.
-    folder : path, optional
-        Keep the lists in files there, mapped into memory, one an iteration. Those of an
-        earlier run are removed (`open` takes them up).
+    n_dense: features below this id are dense: nearly all hypotheses have them.
+    unique ("derivation", "string"): what makes a duplicate: the same words and features (their
+        values compared as 32-bit numbers, since two ways to add them up may differ in the last
+        digit), or the same words. The first one stays.
+    measure: of the lists that are added, if they have statistics.
+    folder: keep the lists in files there, mapped into memory, one an iteration. Those of an earlier
+        run are removed (`open` takes them up).
     """
 
     def __init__(
@@ -129,16 +123,11 @@ class ListStore:
 
         Raises ValueError: a list has no gains, or a number that is not finite.
 
-        Parameters
-        ----------
-        lists : KBestLists
-            With gains; sentences in any order. All lists that are added have statistics, or none.
-            Without words, two hypotheses are the same that have the same `entry` and features.
+        lists: with gains; sentences in any order. All lists that are added have statistics, or
+            none. Without words, two hypotheses are the same that have the same `entry` and
+            features.
 
-        Returns
-        -------
-        int
-            Number of hypotheses that are new.
+        Returns int: number of hypotheses that are new.
         """
         for kbest in lists:
             kbest.finite_gains()

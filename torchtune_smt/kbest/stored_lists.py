@@ -20,28 +20,19 @@ from torchtune_smt.kbest.lists import KBestLists
 class StoredLists:
     """The k-best lists of a set of sentences, and what else is known of their files.
 
-    Attributes
-    ----------
-    lists : KBestLists
-        `index` are the numbers of the sentences that the file has, ascending; `entry` are lines,
+    lists: `index` are the numbers of the sentences that the file has, ascending; `entry` are lines,
         from 1; `score` is what the file gives. Rows have no zeros. BLEU's statistics may come in
         the place of words.
-    dense_names : list of str
-        The dense features, in the order of the file.
-    same_dense : bool
-        Whether every file must name the same dense features.
-    n_sentences : int
-        Of how many sentences, counted from 0, lines are there, those that were left out included.
-    skipped : Counter
-        How many entries or lists were left out, or are of no use, by reason.
-    n_entries : int
-        Hypotheses in the file, those that were left out included: `entry` counts them from 1.
-    empty : frozenset of int
-        Sentences of which the file says that they have no hypothesis.
-    references : dict of int to list of str
-        By the number of the sentence, where the file has them.
-    texts : sequence of str
-        Hypotheses as the file has them, by entry - 1, where that was asked for.
+    dense_names: the dense features, in the order of the file.
+    same_dense: whether every file must name the same dense features.
+    n_sentences: of how many sentences, counted from 0, lines are there, those that were left out
+        included.
+    skipped: how many entries or lists were left out, or are of no use, by reason.
+    n_entries: hypotheses in the file, those that were left out included: `entry` counts them from
+        1.
+    empty: sentences of which the file says that they have no hypothesis.
+    references: by the number of the sentence, where the file has them.
+    texts: hypotheses as the file has them, by entry - 1, where that was asked for.
     """
 
     lists: KBestLists
@@ -73,10 +64,7 @@ class StoredLists:
     def with_features(self, chosen: Bool, features: Vocabulary) -> StoredLists:
         """Return the lists with some of their features (bool, one a feature) alone.
 
-        Parameters
-        ----------
-        features : Vocabulary
-            Takes their names.
+        features: takes their names.
         """
         old = self.lists.features
         assert old is not None
@@ -109,11 +97,7 @@ def names_in(known: Vocabulary, names: Sequence[str]) -> list[str]:
     A feature of one value is `F0_0` in Moses's lists, which write it ``F0= v``, and `F0` in others,
     which write it ``F0=v``: where the lists know one of the names alone, both are that one.
 
-    Parameters
-    ----------
-    known : Vocabulary
-        The features of the lists.
-    names : sequence of str
+    known: the features of the lists.
     """
     called = list(names)
     lacking = np.flatnonzero(known.lookup(names) < 0).tolist()
@@ -144,14 +128,9 @@ def merged(
 
     Raises InputError: there is one.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        The file of each part.
-    strict : bool
-        Whether a sentence of which no file has a list is an error, and not counted.
-    by_line : bool
-        Whether the entry of a hypothesis is its line.
+    paths: the file of each part.
+    strict: whether a sentence of which no file has a list is an error, and not counted.
+    by_line: whether the entry of a hypothesis is its line.
     """
     skipped: Counter[str] = Counter()
     for part in parts:

@@ -20,19 +20,12 @@ def loss_of_lists(loss: Loss, scores: Tensor, batch: ListTensors) -> Tensor:
     >>> loss_of_lists(Softmax(), Tensor([0, 0, 0, 0, 0]), lists.to_torch())
     tensor([0.6931, 0.4055])
 
-    Parameters
-    ----------
-    loss : PairwiseLoss or ListwiseLoss
-        Of this package or your own.
-    scores : tensor [n]
-        Of all hypotheses, from whatever model.
-    batch : ListTensors
-        With gains where the loss is listwise, and pairs where it is pairwise.
+    loss: of this package or your own.
+    scores (tensor [n]): of all hypotheses, from whatever model.
+    batch: with gains where the loss is listwise, and pairs where it is pairwise.
 
-    Returns
-    -------
-    tensor [S] or [pairs]
-        A list of less than two hypotheses has nothing to choose from, and the loss 0.
+    Returns tensor [S] or [pairs]: a list of less than two hypotheses has nothing to choose from,
+        and the loss 0.
 
     Raises ValueError: the batch has no gains, or no pairs. InputError: the loss is of a user's
     class, and does not return one number for each.

@@ -78,16 +78,10 @@ def bind_metric(
     Where no sentence has any, the lists must have BLEU's statistics, and the metric must be
     computed from them alone: its class says so by ``from_statistics = True``.
 
-    Parameters
-    ----------
-    numbers : FileNumbers, optional
-        A metric that knows more of the sentences than their references (its class says so by
+    numbers: a metric that knows more of the sentences than their references (its class says so by
         ``by_number = True``) is bound, and asked, as if all sentences of the files were there.
 
-    Raises
-    ------
-    InputError
-        The metric needs words, and there are no references.
+    Raises InputError: the metric needs words, and there are no references.
     """
     if any(references):
         if numbers is None or not declared(metric, "by_number", "bind"):
@@ -220,10 +214,7 @@ class Judge(NamedTuple):
 def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
     """Return lists with the gains that a metric gives them.
 
-    Raises
-    ------
-    InputError
-        They are not one number for each hypothesis of a list.
+    Raises InputError: they are not one number for each hypothesis of a list.
     """
     gains = [np.empty(0), *(gains_of(metric, kbest) for kbest in lists)]
     return lists.with_gains(np.concatenate(gains))
@@ -232,10 +223,7 @@ def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
 def gains_of(metric: BoundMetric, kbest: KBest) -> Float64:
     """Return what a metric, perhaps of a user's class, gives the hypotheses of a list.
 
-    Raises
-    ------
-    InputError
-        It is not one number for each.
+    Raises InputError: it is not one number for each.
     """
     given: Any = metric.gains(kbest)
     must = (
@@ -267,10 +255,7 @@ class _ByNumber:
 def references_of(prepared: Sequence[T], index: int) -> T:
     """Return what was prepared for a sentence.
 
-    Raises
-    ------
-    InputError
-        There is nothing.
+    Raises InputError: there is nothing.
     """
     if not 0 <= index < len(prepared):
         raise InputError(

@@ -26,19 +26,12 @@ Counts = NDArray[np.int64]
 class BleuReferences:
     """References prepared for counting n-gram matches.
 
-    Parameters
-    ----------
-    references : sequence of sequence of list of str
-        ``references[i]``: those of sentence i, tokenised; their number may differ. None at all for
-        lists that have their statistics.
-    words : Vocabulary
-        Gives the ids in which hypotheses are written. Words of the references are added to
-        it, since a hypothesis may bring them later (as a copied unknown word, for example).
+    references: ``references[i]``: those of sentence i, tokenised; their number may differ. None at
+        all for lists that have their statistics.
+    words: gives the ids in which hypotheses are written. Words of the references are added to it,
+        since a hypothesis may bring them later (as a copied unknown word, for example).
 
-    Raises
-    ------
-    InputError
-        A sentence has no references, or only empty ones.
+    Raises InputError: a sentence has no references, or only empty ones.
     """
 
     def __init__(self, references: References, words: Vocabulary) -> None:
@@ -81,16 +74,11 @@ class BleuReferences:
     def statistics(self, kbest: KBest) -> Counts:
         """Return sacrebleu's sufficient statistics for each hypothesis, the list's own if any.
 
-        Returns
-        -------
-        int64 [k, 10]
-            Clipped matches m_1..m_4; n-grams in the hypothesis l_1..l_4; hypothesis length c;
-            length r of the closest reference (of two equally close ones the shorter).
+        Returns int64 [k, 10]: clipped matches m_1..m_4; n-grams in the hypothesis l_1..l_4;
+            hypothesis length c; length r of the closest reference (of two equally close ones the
+            shorter).
 
-        Raises
-        ------
-        InputError
-            There are no references for ``kbest.index``.
+        Raises InputError: there are no references for ``kbest.index``.
         """
         if kbest.statistics is not None and kbest.measure == BLEU:
             return kbest.statistics.astype(np.int64)
@@ -152,10 +140,7 @@ class BleuPlusOne(SentenceBleu):
     min(1, exp(1 - r/c)); 0 where m_1 = 0. Gains are in 0..1 and equal sacrebleu's add-k
     smoothing with k = 1. Lin and Och (2004); used by Green et al. (2013).
 
-    Parameters
-    ----------
-    short_references : bool
-        Count only the orders up to r where r < 4, as dtrain's ``stupid_bleu`` does.
+    short_references: count only the orders up to r where r < 4, as dtrain's ``stupid_bleu`` does.
     """
 
     short_references: bool = False
@@ -174,21 +159,14 @@ class NakovBleu(SentenceBleu):
     penalty. Nakov, Guzmán and Vogel (2012), "Optimizing for sentence-level BLEU+1 yields short
     translations"; as it stands dtrain's ``fixed_stupid_bleu``, but for short references.
 
-    Parameters
-    ----------
-    smooth_unigrams : bool
-        Add one to matches and counts of words too, as Phrasal's ``bleu-nakov-unscaled`` does.
-    grounding : bool
-        Subtract from the precision (the geometric mean) that of as long a hypothesis without
+    smooth_unigrams: add one to matches and counts of words too, as Phrasal's
+        ``bleu-nakov-unscaled`` does.
+    grounding: subtract from the precision (the geometric mean) that of as long a hypothesis without
         any match, Π (1 / (l_n + 1))^(1/4), so that no match gives 0 again. Only with
         `smooth_unigrams`: otherwise it is 0 already.
-    short_references : bool
-        Count only the orders up to r where r < 4, as dtrain does.
+    short_references: count only the orders up to r where r < 4, as dtrain does.
 
-    Raises
-    ------
-    ValueError
-        `grounding` without `smooth_unigrams`.
+    Raises ValueError: `grounding` without `smooth_unigrams`.
     """
 
     smooth_unigrams: bool = False
@@ -220,12 +198,8 @@ class MosesBleu(SentenceBleu):
 
     Moses's ``smoothedSentenceBleu``. Gains are in 0..1, and not 0 without a match.
 
-    Parameters
-    ----------
-    smoothing : float
-        s, more than 0.
-    smooth_brevity : bool
-        Add s to the reference's length in the brevity penalty.
+    smoothing: s, more than 0.
+    smooth_brevity: add s to the reference's length in the brevity penalty.
     """
 
     accepts = accepting(smoothing=above(0))
@@ -247,17 +221,13 @@ class SacreBleu(SentenceBleu):
 
     Hypotheses and references are compared as they were tokenised. Gains are in 0..1.
 
-    Parameters
-    ----------
-    smooth_method : str
-        "exp": the k-th order without a match counts 1 / (2^k l_n); "floor": such orders count
-        `smooth_value` / l_n; "add-k": `smooth_value` is added to matches and counts of orders 2
-        to 4; "none". Chen and Cherry (2014) compare them.
-    smooth_value : float, optional
-        More than 0; 0.1 for floor and 1 for add-k unless given. The other methods take none.
-    effective_order : bool
-        Leave orders out that are longer than the hypothesis, as sacrebleu does for sentences.
-        Otherwise such hypotheses have gain 0 (with add-k: precision 1).
+    smooth_method: "exp": the k-th order without a match counts 1 / (2^k l_n); "floor": such orders
+        count `smooth_value` / l_n; "add-k": `smooth_value` is added to matches and counts of orders
+        2 to 4; "none". Chen and Cherry (2014) compare them.
+    smooth_value: more than 0; 0.1 for floor and 1 for add-k unless given. The other methods take
+        none.
+    effective_order: leave orders out that are longer than the hypothesis, as sacrebleu does for
+        sentences. Otherwise such hypotheses have gain 0 (with add-k: precision 1).
     """
 
     smooth_method: str = "exp"
@@ -311,10 +281,7 @@ class PhrasalBleu:
     A sentence weighs what its length makes it weigh in corpus BLEU. Gains are in 0..length, so
     that the threshold of a pair sampler is in these units.
 
-    Parameters
-    ----------
-    nakov : bool
-        Phrasal's ``bleu-nakov`` instead: `NakovBleu` with `smooth_unigrams`, times the length.
+    nakov: Phrasal's ``bleu-nakov`` instead: `NakovBleu` with `smooth_unigrams`, times the length.
     """
 
     nakov: bool = False

@@ -60,10 +60,7 @@ class BoundErrors(BoundCorpusMetric):
     def count(self, kbest: KBest) -> Float64:
         """Return errors, and the mean length of the references, of each hypothesis.
 
-        Raises
-        ------
-        InputError
-            There are no references for ``kbest.index``.
+        Raises InputError: there are no references for ``kbest.index``.
         """
         references = references_of(self._references, kbest.index)
         lines = [*references, *(kbest.hypothesis(h) for h in range(len(kbest)))]

@@ -37,21 +37,12 @@ def measured(lists: KBestLists, references: References, metric: Metric | None = 
     `Mert` and `KBestMira` tune what these are of a corpus: BLEU for metrics of its family, an
     error rate, or the mean of the gains.
 
-    Parameters
-    ----------
-    lists : KBestLists
-        With words.
-    references : sequence of sequences of word lists
-        ``references[i]``: those of the sentence whose index is i, each a list of words.
-    metric : Metric, optional
-        What gains are; BLEU+1 by default.
+    lists: with words.
+    references: ``references[i]``: those of the sentence whose index is i, each a list of words.
+    metric: what gains are; BLEU+1 by default.
 
-    Raises
-    ------
-    ValueError
-        The lists have no words, or references are not lists of lists of words.
-    InputError
-        A sentence has no reference.
+    Raises ValueError: the lists have no words, or references are not lists of lists of words.
+    Raises InputError: a sentence has no reference.
     """
     words = lists.words
     if words is None:
@@ -75,26 +66,16 @@ def minimum_risk(
     (2004), "Minimum Bayes-risk decoding for statistical machine translation". Equal ones stay in
     their order. The metric prepares each hypothesis once, as it does a reference.
 
-    Parameters
-    ----------
-    lists : KBestLists
-        With words and model scores.
-    metric : Metric
-        What gains are. To a metric of BLEU's family, an empty hypothesis is no reference: all
+    lists: with words and model scores.
+    metric: what gains are. To a metric of BLEU's family, an empty hypothesis is no reference: all
         gains are 0 there.
-    scale : float
-        0: all hypotheses of a list are equally probable. The larger it is, the more the first one
-        is.
-    k : int, optional
-        Hypotheses of a list that are kept at most; by default all.
+    scale: 0: all hypotheses of a list are equally probable. The larger it is, the more the first
+        one is.
+    k: hypotheses of a list that are kept at most; by default all.
 
-    Raises
-    ------
-    InputError
-        The metric does not compare words.
-    ValueError
-        The scale is no finite number, 0 or more; the lists have no words or scores; `k` is below 1,
-        or a list is empty.
+    Raises InputError: the metric does not compare words.
+    Raises ValueError: the scale is no finite number, 0 or more; the lists have no words or scores;
+        `k` is below 1, or a list is empty.
     """
     least(0).check("scale", scale)
     if isinstance(metric, ExternalScores):
@@ -137,23 +118,16 @@ class ExternalScores(Checked):
     They suit stored k-best lists, whose hypotheses are known beforehand. Larger is better, and
     a pair sampler's threshold is in the units of the file.
 
-    Parameters
-    ----------
-    path : path
-        Plain or ``.gz``, a line ``sentence ||| hypothesis ||| score`` for each hypothesis, in
-        any order: the sentence's number counted from 0, the words as they stand in the k-best
-        list, a number. A line may occur twice.
-    missing : {"error", "worst"}
-        What becomes of a hypothesis that is not in the file. "worst": it takes the lowest score
-        of its sentence, and a warning says so at the 1st, 10th, 100th ... such hypothesis.
+    path: plain or ``.gz``, a line ``sentence ||| hypothesis ||| score`` for each hypothesis, in any
+        order: the sentence's number counted from 0, the words as they stand in the k-best list, a
+        number. A line may occur twice.
+    missing ("error", "worst"): what becomes of a hypothesis that is not in the file. "worst": it
+        takes the lowest score of its sentence, and a warning says so at the 1st, 10th, 100th ...
+        such hypothesis.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, or a line has not three fields, a bad number, or another score
-        for a hypothesis that an earlier line has scored.
-    ValueError
-        `missing` is neither.
+    Raises InputError: the file cannot be read, or a line has not three fields, a bad number, or
+        another score for a hypothesis that an earlier line has scored.
+    Raises ValueError: `missing` is neither.
     """
 
     accepts = accepting(missing=one_of("error", "worst"))
@@ -172,10 +146,7 @@ class ExternalScores(Checked):
     def bind(self, references: References, words: Vocabulary) -> BoundExternalScores:
         """Look the words up once; of the references only their number counts.
 
-        Raises
-        ------
-        InputError
-            The file scores a sentence that is not there.
+        Raises InputError: the file scores a sentence that is not there.
         """
         last = max(self.scores, default=-1)
         if last >= len(references):
@@ -193,11 +164,7 @@ class ExternalScores(Checked):
 class BoundExternalScores:
     """`ExternalScores` in the ids of one vocabulary.
 
-    Attributes
-    ----------
-    words : Vocabulary
-    missing : int
-        How many hypotheses took their sentence's worst score so far.
+    missing: how many hypotheses took their sentence's worst score so far.
     """
 
     def __init__(self, metric: ExternalScores, words: Vocabulary) -> None:
@@ -216,11 +183,8 @@ class BoundExternalScores:
     def gains(self, kbest: KBest) -> Float64:
         """Return the score (float64 [k]) of each hypothesis.
 
-        Raises
-        ------
-        InputError
-            The file has no score of a hypothesis, or, with ``missing="worst"``, none of the
-            sentence.
+        Raises InputError: the file has no score of a hypothesis, or, with ``missing="worst"``, none
+            of the sentence.
         """
         scores = self._scores.get(kbest.index, {})
         gains = np.empty(len(kbest))

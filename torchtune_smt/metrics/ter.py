@@ -50,10 +50,7 @@ class BoundEdits(BoundCorpusMetric):
     def count(self, kbest: KBest) -> Float64:
         """Return edits, and the mean length of the references, of each hypothesis.
 
-        Raises
-        ------
-        InputError
-            There are no references for ``kbest.index``.
+        Raises InputError: there are no references for ``kbest.index``.
         """
         return statistics(references_of(self._references, kbest.index), *kbest.strings())
 
@@ -65,12 +62,8 @@ class BoundEdits(BoundCorpusMetric):
 def statistics(references: list[Int32], begin: NDArray[np.int64], tokens: Int32) -> Float64:
     """Return edits and the mean length of the references of hypotheses of one sentence.
 
-    Parameters
-    ----------
-    references : list of int32
-        Ids of words.
-    begin, tokens : int64 [k + 1], int32
-        Hypothesis h is ``tokens[begin[h]:begin[h + 1]]``.
+    references: ids of words.
+    begin, tokens (int64 [k + 1], int32): hypothesis h is ``tokens[begin[h]:begin[h + 1]]``.
     """
     lengths = [reference.size for reference in references]
     edits = kernels.least_edits(offsets(lengths), np.concatenate(references), begin, tokens)

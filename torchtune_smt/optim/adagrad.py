@@ -47,31 +47,19 @@ class AdaGrad(SparseOptimizer):
     State per coordinate: G (dtype of the parameter; with `rowwise` one for each row) and, with
     "step", per row the last step that it has seen (int32).
 
-    Parameters
-    ----------
-    params : iterable of tensors or param groups
-        Of any shape.
-    lr : float
-        η > 0; 0.02 in the paper. When it changes between steps, what was put off is first
-        taken with the old one (O(D)).
-    regularizer : Regularizer, optional
-        Separable, and either lazy or with `elastic`: all of this package but OSCAR; `GroupLasso`
-        with `rowwise`.
-    unregularized : int
-        This many first rows, or coordinates (the dense features), are exempt.
-    initial_accumulator : float
-        G at the start, 0 or more.
-    regularize_each : {"step", "epoch"}
-        When weights are regularised (Simianer et al. 2012 did it once an epoch).
-    rowwise : bool
-        Whether G is one for each row, to which a step adds the mean of the squares.
-    options
-        `lazy` and `maximize`; see `SparseOptimizer`.
+    params: of any shape.
+    lr: η > 0; 0.02 in the paper. When it changes between steps, what was put off is first taken
+        with the old one (O(D)).
+    regularizer: separable, and either lazy or with `elastic`: all of this package but OSCAR;
+        `GroupLasso` with `rowwise`.
+    unregularized: this many first rows, or coordinates (the dense features), are exempt.
+    initial_accumulator: g at the start, 0 or more.
+    regularize_each ("step", "epoch"): when weights are regularised (Simianer et al. 2012 did it
+        once an epoch).
+    rowwise: whether G is one for each row, to which a step adds the mean of the squares.
+    options: `lazy` and `maximize`; see `SparseOptimizer`.
 
-    Raises
-    ------
-    ValueError
-        An argument is out of range, or the regulariser lacks what is needed.
+    Raises ValueError: an argument is out of range, or the regulariser lacks what is needed.
     """
 
     # Whether steps are divided by √G, and not, as in AROW, by G.
@@ -257,25 +245,15 @@ class AROW(AdaGrad):
     The gradient of the linearised loss stands for x (their α_t is 1), so any loss will do, such as
     the pairwise logistic and hinge; for the hinge, a pair that is in order has no effect on P.
 
-    Parameters
-    ----------
-    params : iterable of tensors or param groups
-        Of any shape.
-    lr : float
-        η > 0.
-    regularizer : Regularizer, optional
-        As for `AdaGrad`.
-    unregularized : int
-        This many first coordinates (the dense features) are exempt.
-    initial_precision : float
-        1/Σ_0, above 0: the first step of a coordinate is lr · g / (initial_precision + g²).
-    rowwise, options
-        As for `AdaGrad`.
+    params: of any shape.
+    lr: η > 0.
+    regularizer: as for `AdaGrad`.
+    unregularized: this many first coordinates (the dense features) are exempt.
+    initial_precision: 1/Σ_0, above 0: the first step of a coordinate is lr · g / (initial_precision
+        + g²).
+    rowwise, options: as for `AdaGrad`.
 
-    Raises
-    ------
-    ValueError
-        An argument is out of range, or the regulariser lacks what is needed.
+    Raises ValueError: an argument is out of range, or the regulariser lacks what is needed.
     """
 
     square_root: ClassVar[bool] = False
@@ -308,13 +286,9 @@ class AROW(AdaGrad):
 def with_squares(sums: Tensor, gradient: Tensor, indices: Tensor) -> Tensor:
     """Return sums with the squares of gradients: of each number, or their means over rows.
 
-    Parameters
-    ----------
-    sums : tensor [k, ...] or [k]
-        Of each number, or one for each row.
-    gradient : tensor [k, ...]
-    indices : int64 tensor [k]
-        For the error.
+    sums (tensor [k, ...] or [k]): of each number, or one for each row.
+    gradient (tensor [k, ...])
+    indices (int64 tensor [k]): for the error.
 
     Raises DivergenceError: one is not finite.
     """

@@ -40,16 +40,10 @@ class Adapter:
     coalesced. The state of torch's own optimizers grows with the parameter; one of a user's own
     class lengthens its state itself.
 
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        If it puts updates off, with `catch_up` and `flush`. It may have `end_epoch`, too, and
-        `averaged`.
+    optimizer: if it puts updates off, with `catch_up` and `flush`. It may have `end_epoch`, too,
+        and `averaged`.
 
-    Raises
-    ------
-    TypeError
-        It has one of `catch_up` and `flush` without the other.
+    Raises TypeError: it has one of `catch_up` and `flush` without the other.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -84,10 +78,8 @@ class Adapter:
     def step(self) -> None:
         """Take one step along the sparse gradient.
 
-        Raises
-        ------
-        TypeError, DivergenceError
-            The gradient is dense, or not finite; no parameter has been changed then.
+        Raises TypeError, DivergenceError: the gradient is dense, or not finite; no parameter has
+            been changed then.
         """
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -136,10 +128,8 @@ class Adapter:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave.
 
-        Raises
-        ------
-        ValueError
-            The state is of another optimizer, or of one that was made with another regulariser.
+        Raises ValueError: the state is of another optimizer, or of one that was made with another
+            regulariser.
         """
         with well_formed():
             if state_dict.get("optimizer") != self._name:
@@ -256,17 +246,10 @@ def _is_data(value: Any) -> bool:
 def check_optimizer(build: Callable[[list[Tensor]], object]) -> None:
     """Take some steps as tuners do, also with a state that was saved.
 
-    Parameters
-    ----------
-    build : callable
-        Returns a new optimizer of a list of parameters.
+    build: returns a new optimizer of a list of parameters.
 
-    Raises
-    ------
-    TypeError
-        It is no optimizer of torch, or lacks a method.
-    ValueError
-        It fails, or goes on with a saved state in another way than without.
+    Raises TypeError: it is no optimizer of torch, or lacks a method.
+    Raises ValueError: it fails, or goes on with a saved state in another way than without.
     """
     parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     made = build([parameter])

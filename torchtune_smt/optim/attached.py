@@ -16,17 +16,10 @@ _OPTIMIZERS: WeakKeyDictionary[nn.Module, list[Any]] = WeakKeyDictionary()
 def attach(optimizer: Any, module: nn.Module, parameters: list[Tensor]) -> None:
     """Let a module, and those within, read no weights of an optimizer that are out of date.
 
-    Parameters
-    ----------
-    optimizer : SparseOptimizer
-    parameters : list of tensors
-        Those of the optimizer.
+    parameters: those of the optimizer.
 
-    Raises
-    ------
-    ValueError
-        None of them is the module's; or an embedding has `max_norm`, whose forward pass changes
-        weights.
+    Raises ValueError: None of them is the module's; or an embedding has `max_norm`, whose forward
+        pass changes weights.
     """
     own = {id(parameter) for parameter in parameters}
     found = [

@@ -72,27 +72,15 @@ class FOBOS(AveragingOptimizer):
     elastic weight has been between two of its gradients adds up in O(log n) for n steps, with
     `StepSums`; those that are not put off are added up at each step.
 
-    Parameters
-    ----------
-    params : iterable of tensors or param groups
-        Of any shape, a vector where Ω is not separable.
-    lr : float
-        η0 > 0; 1 in Liu et al.
-    regularizer : Regularizer, optional
-    schedule : "1/t", "inv_sqrt" or "constant"
-    unregularized : int
-        This many first coordinates (the dense features) are exempt.
-    average : "none", "epoch" or "step"
-        What `averaged` is the mean of.
+    params: of any shape, a vector where Ω is not separable.
+    lr: η0 > 0; 1 in Liu et al.
+    schedule ("1/t", "inv_sqrt" or "constant")
+    unregularized: this many first coordinates (the dense features) are exempt.
+    average ("none", "epoch" or "step"): what `averaged` is the mean of.
+    options: `lazy` and `maximize`; see `SparseOptimizer`.
 
-    options
-        `lazy` and `maximize`; see `SparseOptimizer`.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; or the mean over steps is asked for, and the regulariser is
-        put off and has no `elastic`.
+    Raises ValueError: an argument is out of range; or the mean over steps is asked for, and the
+        regulariser is put off and has no `elastic`.
     """
 
     accepts = accepting(schedule=SCHEDULE)
@@ -393,21 +381,13 @@ class FOBOS(AveragingOptimizer):
 class StepSums:
     """Proximal steps of an elastic net since some moment, and what weights add up to over them.
 
-    Parameters
-    ----------
-    strengths : (float, float)
-        (λ1, λ2), not both 0.
-    begin : int
-        How many steps there were before the first one.
-    sizes : float64 [n], optional
-        The sizes of steps that there are already.
+    strengths: (λ1, λ2), not both 0.
+    begin: how many steps there were before the first one.
+    sizes (float64 [n]): the sizes of steps that there are already.
 
-    Attributes
-    ----------
-    size : float64 [room]
-        The sizes; the first `count` count.
-    block : float64 [blocks, 4]
-        See `row_kernels`.
+    As attributes:
+    size (float64 [room]): the sizes; the first `count` count.
+    block (float64 [blocks, 4]): see `row_kernels`.
     """
 
     def __init__(
@@ -448,12 +428,8 @@ class StepSums:
     def of(self, weights: Float64, last: Int64) -> Float64:
         """Return the sum of each weight over the steps that it has missed.
 
-        Parameters
-        ----------
-        weights : float64 [k]
-            Before the first of them.
-        last : int64 [k]
-            After how many steps each of them is up to date; `begin` at least.
+        weights (float64 [k]): before the first of them.
+        last (int64 [k]): after how many steps each of them is up to date; `begin` at least.
         """
         out = np.empty(weights.size)
         first = last - self.begin

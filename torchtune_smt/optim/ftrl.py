@@ -34,29 +34,16 @@ class FTRL(SparseOptimizer):
 
     State per coordinate: y and n (dtype of the parameter; with `rowwise` n is one for each row).
 
-    Parameters
-    ----------
-    params : iterable of tensors or param groups
-        Of any shape.
-    lr : float
-        α > 0.
-    regularizer : Regularizer, optional
-        Separable; or separable by rows (`GroupLasso`), with `rowwise`.
-    beta : float
-        β, 0 or more; 1 in McMahan et al.
-    unregularized : int
-        This many first rows are exempt.
-    initial_accumulator : float
-        n at the start, 0 or more.
-    rowwise : bool
-        Whether n is the sum of the mean squares of the gradients of a row.
-    options
-        `lazy` (which changes nothing) and `maximize`; see `SparseOptimizer`.
+    params: of any shape.
+    lr: α > 0.
+    regularizer: separable; or separable by rows (`GroupLasso`), with `rowwise`.
+    beta: β, 0 or more; 1 in McMahan et al.
+    unregularized: this many first rows are exempt.
+    initial_accumulator: n at the start, 0 or more.
+    rowwise: whether n is the sum of the mean squares of the gradients of a row.
+    options: `lazy` (which changes nothing) and `maximize`; see `SparseOptimizer`.
 
-    Raises
-    ------
-    ValueError
-        An argument is out of range, or the regulariser is not separable.
+    Raises ValueError: an argument is out of range, or the regulariser is not separable.
     """
 
     accepts = accepting(beta=least(0), initial_accumulator=least(0), rowwise=SWITCH)

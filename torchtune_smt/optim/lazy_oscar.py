@@ -31,21 +31,13 @@ class FobosOscar(FOBOS):
     order, with the times at which neighbours meet. A step takes coordinates out of their groups,
     and puts each back as a group of one.
 
-    Parameters
-    ----------
-    params, lr, schedule, unregularized
-        As for `FOBOS`; the vectors are of float64 or float32, on the CPU. What groups are at is
-        kept in float64: a float32 weight is rounded when it is read.
-    regularizer : Oscar
-    average : "none" or "epoch"
-        As for `FOBOS`. Not "step": weights that nobody looks at move on, meet and die between
-        steps, and what each of them adds up to is not kept.
+    params, lr, schedule, unregularized: as for `FOBOS`; the vectors are of float64 or float32, on
+        the CPU. What groups are at is kept in float64: a float32 weight is rounded when it is read.
+    average ("none" or "epoch"): as for `FOBOS`. Not "step": weights that nobody looks at move on,
+        meet and die between steps, and what each of them adds up to is not kept.
 
-    Raises
-    ------
-    ValueError
-        An argument is out of range, or the regulariser is not OSCAR, or a parameter is neither of
-        float64 nor of float32, or not on the CPU.
+    Raises ValueError: an argument is out of range, or the regulariser is not OSCAR, or a parameter
+        is neither of float64 nor of float32, or not on the CPU.
     """
 
     @torch.no_grad()
@@ -54,17 +46,11 @@ class FobosOscar(FOBOS):
 
         Membership comes from the structure itself, in which weights that have met have one value.
 
-        Parameters
-        ----------
-        parameter : tensor, optional
-            May be left out where there is only one.
+        parameter: may be left out where there is only one.
 
-        Returns
-        -------
-        int64 tensor [D]
-            Equal for equal weights, sign included; 2 b for positive and 2 b + 1 for negative ones
-            of block b, which count from 0 in descending order of |w|. -1 for weights that are 0
-            or not regularised.
+        Returns int64 tensor [D]: equal for equal weights, sign included; 2 b for positive and 2 b +
+            1 for negative ones of block b, which count from 0 in descending order of |w|. -1 for
+            weights that are 0 or not regularised.
         """
         group, parameter = self._find(parameter)
         state = self._prepared(group, parameter)

@@ -25,20 +25,13 @@ class OscarStructure:
 
     Memory: 16 bytes a coordinate, and about 100 a group.
 
-    Parameters
-    ----------
-    weight : float64 or float32 [D]
-    unregularized : int
-        This many first coordinates do not take part.
-    lambda1, lambda2 : float
-        Of OSCAR.
+    weight (float64 or float32 [D])
+    unregularized: this many first coordinates do not take part.
+    lambda1, lambda2: of OSCAR.
 
-    Attributes
-    ----------
-    tree : Tree
-        For the kernels.
-    released : bool
-        All weights are up to date, and may be changed by others from now on.
+    As attributes:
+    tree: for the kernels.
+    released: all weights are up to date, and may be changed by others from now on.
     """
 
     def __init__(self, weight: Float64, unregularized: int, lambda1: float, lambda2: float) -> None:
@@ -111,16 +104,9 @@ class OscarStructure:
     def from_tensors(cls, tensors: dict[str, Tensor], length: int) -> OscarStructure:
         """Return what `to_tensors` was called of; it goes on with the same bits.
 
-        Parameters
-        ----------
-        tensors : dict of tensors
-        length : int
-            D.
+        length: d.
 
-        Raises
-        ------
-        ValueError
-            The tensors are no structure of D weights.
+        Raises ValueError: the tensors are no structure of D weights.
         """
         parts = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         result = cls(np.zeros(0), 0, 0.0, 0.0)

@@ -34,17 +34,10 @@ class RDA(SparseOptimizer):
     read: steps are lazy, exactly. For any other, such as OSCAR, each step is a proximal one on
     all coordinates touched so far, O(u log u) for u of them; take mini-batches there.
 
-    Parameters
-    ----------
-    params : iterable of tensors or param groups
-        Of any shape, a vector where Ω is not separable.
-    lr : float
-        1/γ > 0.
-    regularizer : Regularizer, optional
-    unregularized : int
-        This many first coordinates (the dense features) are exempt.
-    options
-        `lazy` and `maximize`; see `SparseOptimizer`.
+    params: of any shape, a vector where Ω is not separable.
+    lr: 1/γ > 0.
+    unregularized: this many first coordinates (the dense features) are exempt.
+    options: `lazy` and `maximize`; see `SparseOptimizer`.
     """
 
     # The weights that it begins with, where they are regularised.

@@ -34,26 +34,14 @@ class SGD(AveragingOptimizer):
     State per coordinate, unless `average` is "none": the sum (float64) and when
     it was last added to (int64).
 
-    Parameters
-    ----------
-    params : iterable of tensors or param groups
-        Of any shape.
-    lr : float
-        η > 0, constant.
-    regularizer : NoRegularizer, optional
-        No other: this optimizer has no proximal step.
-    unregularized : int
-        Without meaning here; all optimizers take it.
-    average : "epoch", "step" or "none"
-        What `averaged` is the mean of.
+    params: of any shape.
+    lr: η > 0, constant.
+    regularizer: no other: this optimizer has no proximal step.
+    unregularized: without meaning here; all optimizers take it.
+    average ("epoch", "step" or "none"): what `averaged` is the mean of.
+    options: `lazy` and `maximize`; see `SparseOptimizer`.
 
-    options
-        `lazy` and `maximize`; see `SparseOptimizer`.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range, or there is a regulariser.
+    Raises ValueError: an argument is out of range, or there is a regulariser.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("average",)
@@ -151,24 +139,13 @@ class CumulativeL1(SparseOptimizer):
 
     State per coordinate: q, in float64.
 
-    Parameters
-    ----------
-    params : iterable of tensors or param groups
-        Of any shape.
-    lr : float
-        η0 > 0.
-    regularizer : L1
-    schedule : "1/t", "inv_sqrt" or "constant"
-    unregularized : int
-        This many first coordinates (the dense features) are exempt.
+    params: of any shape.
+    lr: η0 > 0.
+    schedule ("1/t", "inv_sqrt" or "constant")
+    unregularized: this many first coordinates (the dense features) are exempt.
+    options: `lazy` and `maximize`; see `SparseOptimizer`.
 
-    options
-        `lazy` and `maximize`; see `SparseOptimizer`.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range, or the regulariser is not L1.
+    Raises ValueError: an argument is out of range, or the regulariser is not L1.
     """
 
     accepts = accepting(schedule=SCHEDULE)

@@ -22,18 +22,12 @@ class Regularizer(Protocol):
     0 stays 0 in the prox, whatever the others are. A subclass with a `value` or `prox` of its own
     says anew which of these facts are true of it: those of its parent do not count.
 
-    Attributes
-    ----------
-    separable : bool
-        Ω is a sum over single coordinates, so each may have a step of its own.
-    lazy : bool
-        prox_{aΩ}(prox_{bΩ}(w)) = prox_{(a+b)Ω}(w): steps may be put off and taken as one.
-    separable_by_rows : bool, optional
-        Ω is a sum over rows (along the first dimension), so each of them may have a step of its
-        own; it need not be separable.
-    elastic : tuple of two floats, optional
-        (λ1, λ2) where Ω(w) = λ1 Σ |w_i| + ½ λ2 Σ w_i². Optimizers then put steps off although Ω
-        need not be lazy; a regulariser without it is not of this form.
+    separable: Ω is a sum over single coordinates, so each may have a step of its own.
+    lazy: prox_{aΩ}(prox_{bΩ}(w)) = prox_{(a+b)Ω}(w): steps may be put off and taken as one.
+    separable_by_rows: Ω is a sum over rows (along the first dimension), so each of them may have a
+        step of its own; it need not be separable.
+    elastic: (λ1, λ2) where Ω(w) = λ1 Σ |w_i| + ½ λ2 Σ w_i². Optimizers then put steps off although
+        Ω need not be lazy; a regulariser without it is not of this form.
     """
 
     separable: ClassVar[bool]
@@ -49,13 +43,9 @@ class Regularizer(Protocol):
         Those of this package know their gradients, and raise ValueError where a weight or a step
         is not finite, or a step is negative.
 
-        Parameters
-        ----------
-        weights : tensor
-            Where Ω is separable, of any shape. Where it is not, a vector, dense or sparse (COO,
-            coalesced): of a sparse one the result is sparse, too, with the same indices.
-        step : float, or tensor
-            Not negative. It may be a tensor of the shape of `weights` where Ω is separable, and
+        weights: where Ω is separable, of any shape. Where it is not, a vector, dense or sparse
+            (COO, coalesced): of a sparse one the result is sparse, too, with the same indices.
+        step: not negative. It may be a tensor of the shape of `weights` where Ω is separable, and
             [rows, 1, ...] where it is so by rows.
         """
         ...

@@ -42,10 +42,7 @@ class _Elastic(Checked):
 class L1(_Elastic):
     """Ω(w) = strength · Σ |w_i|; its prox is the soft threshold.
 
-    Parameters
-    ----------
-    strength : float
-        λ, 0 or more; 0.1 in Green et al. (2013).
+    strength: λ, 0 or more; 0.1 in Green et al. (2013).
     """
 
     strength: float = 0.1
@@ -65,10 +62,7 @@ class L2(_Elastic):
     Two steps are not one of the summed size, so it is not `lazy`; but optimizers put its steps
     off by another rule.
 
-    Parameters
-    ----------
-    strength : float
-        λ, 0 or more.
+    strength: λ, 0 or more.
     """
 
     strength: float = 0.1
@@ -85,10 +79,7 @@ class L2(_Elastic):
 class ElasticNet(_Elastic):
     """Ω(w) = lambda1 · Σ |w_i| + ½ lambda2 · Σ w_i²: soft threshold, then division.
 
-    Parameters
-    ----------
-    lambda1, lambda2 : float
-        0 or more.
+    lambda1, lambda2: 0 or more.
     """
 
     lambda1: float = 0.1

@@ -20,10 +20,8 @@ class GroupLasso(Checked):
     Its prox makes each row shorter by step · strength, and 0 where it is no longer than that. Rows
     are along the first dimension; those of a vector are its coordinates, for which this is `L1`.
 
-    Parameters
-    ----------
-    strength : float
-        λ, 0 or more. Yuan and Lin's has a factor for the size of groups, which here are of one.
+    strength: λ, 0 or more. Yuan and Lin's has a factor for the size of groups, which here are of
+        one.
     """
 
     strength: float = 0.1

@@ -45,18 +45,11 @@ def check_weights(weights: Tensor) -> None:
 def prox_elastic_net(weights: Tensor, step: Tensor, lambda1: float, lambda2: float) -> Tensor:
     """Return argmin_v ½‖v - w‖² + step · (lambda1 Σ |v_i| + ½ lambda2 Σ v_i²).
 
-    Parameters
-    ----------
-    weights : float tensor of any shape
-    step : float tensor
-        A scalar (on any device), or of the shape of `weights`.
-    lambda1, lambda2 : float
+    step: a scalar (on any device), or of the shape of `weights`.
 
-    Returns
-    -------
-    tensor like `weights`
-
-    Raises ValueError: a weight is not finite, or a step or a strength is not or is negative.
+    Returns tensor like `weights`
+    Raises ValueError: a weight is not finite, or a step or a strength is not or is
+        negative.
     """
     check_weights(weights)
     check_step(step)
@@ -119,13 +112,8 @@ def prox_group(weights: Tensor, step: Tensor, strength: float) -> Tensor:
 
     Yuan and Lin (2006), with one factor for all groups.
 
-    Parameters
-    ----------
-    weights : float tensor [..., n]
-        Its rows are along the last dimension: a vector is one group.
-    step : float tensor
-        A scalar (on any device), or [..., 1].
-    strength : float
+    weights (float tensor [..., n]): its rows are along the last dimension: a vector is one group.
+    step: a scalar (on any device), or [..., 1].
 
     Raises ValueError: a weight is not finite, or a step or the strength is not or is negative.
     """
@@ -191,23 +179,15 @@ def prox_oscar(
     Liu et al. (2013), Algorithm 3: sort, pool adjacent violators, clip at 0, in float64. Tensors on
     CUDA are worked on where they are; those of other devices are copied to the CPU and back.
 
-    Parameters
-    ----------
-    weights : float tensor [n]
-        Finite.
-    lambda1, lambda2 : float
-        Strengths times the step.
-    dimension : int
-        d, at least the number of weights that are not 0: zeros need not be given.
-    blocks : bool
-        Whether to say which weights were pooled.
+    weights (float tensor [n]): finite.
+    lambda1, lambda2: strengths times the step.
+    dimension: d, at least the number of weights that are not 0: zeros need not be given.
+    blocks: whether to say which weights were pooled.
 
-    Returns
-    -------
-    weights : tensor [n]
-    block : int64 tensor [n], or [0] without `blocks`
-        Weights of equal absolute value by pooling have one number, counted from 0 in descending
-        order of the result; those that are 0 in it have -1.
+    Returns weights (tensor [n])
+    Returns block (int64 tensor [n], or [0] without `blocks`): weights of equal absolute value by
+        pooling have one number, counted from 0 in descending order of the result; those that are 0
+        in it have -1.
 
     Raises ValueError: a weight is not finite, a strength is not or is negative, or the dimension is
     too small.

@@ -23,12 +23,8 @@ class Oscar(Checked):
     lambda1 + lambda2 (d - i): a sorted l1 norm. Zeros take part in d alone, so all methods cost
     O(u log u) for the u weights that are not 0, given as a sparse vector.
 
-    Parameters
-    ----------
-    lambda1, lambda2 : float
-        0 or more; in the paper, 1e-10 and 3e-8.
-    dimension : int, optional
-        d; by default the length of the vector at hand. In the paper, 500,000.
+    lambda1, lambda2: 0 or more; in the paper, 1e-10 and 3e-8.
+    dimension: d; by default the length of the vector at hand. In the paper, 500,000.
     """
 
     accepts = accepting(lambda1=STRENGTH, lambda2=STRENGTH, dimension=integer(1).or_null())
@@ -76,17 +72,12 @@ class Oscar(Checked):
 
         Membership comes from the prox itself, not from a comparison of floating-point numbers.
 
-        Parameters
-        ----------
-        weights, step
-            As for `prox`; of a sparse vector the results are those of its values.
+        weights, step: as for `prox`; of a sparse vector the results are those of its values.
 
-        Returns
-        -------
-        weights : tensor [n]
-        group : int64 tensor [n]
-            Equal for equal weights, sign included; 2 b for positive and 2 b + 1 for negative ones
-            of block b, which count from 0 in descending order of |w|. -1 for those that are 0.
+        Returns weights (tensor [n])
+        Returns group (int64 tensor [n]): equal for equal weights, sign included; 2 b for positive
+            and 2 b + 1 for negative ones of block b, which count from 0 in descending order of |w|.
+            -1 for those that are 0.
         """
         result, block = self._prox(weights, step, True)
         return result, torch.where(block < 0, block, 2 * block + (result < 0))

@@ -44,21 +44,13 @@ def pool_parallel(
     Points of touch are found by search: step 3 takes O(log² u) calls of torch for each of O(log u)
     rounds, the others O(log u). Each round waits for the device two or three times.
 
-    Parameters
-    ----------
-    magnitude : float64 [u]
-        |w| that are not 0, descending, finite; at least one.
-    lambda1, lambda2, dimension
-        Strengths times the step; d.
-    merges, tangents : int
-        After how many rounds step 1, and step 2, come to an end.
+    magnitude (float64 [u]): |w| that are not 0, descending, finite; at least one.
+    lambda1, lambda2, dimension: strengths times the step; d.
+    merges, tangents: after how many rounds step 1, and step 2, come to an end.
 
-    Returns
-    -------
-    begin : int64 [blocks + 1]
-        The first rank of each block, and u.
-    value : float64 [blocks]
-        Descending. Equal |w| are in one block, whatever rounding says.
+    Returns begin (int64 [blocks + 1]): the first rank of each block, and u.
+    Returns value (float64 [blocks]): descending. Equal |w| are in one block, whatever rounding
+        says.
     """
     hull = _Hull.of(magnitude, lambda1 + lambda2 * (dimension - 1), lambda2)
     rounds = 0
@@ -82,14 +74,10 @@ class _Sums:
     In floating point, sums of 10^7 numbers would lose the digits that small penalties have. These
     are exact to 2^-74 of the largest |w|, and more where there are fewer.
 
-    Attributes
-    ----------
-    high, low : int64 [u + 1]
-        Two parts of each sum.
-    high_unit, low_unit : float64 scalar tensor, float
-        What their units are.
-    penalty, half_lambda2 : float64 scalar tensor, float
-        Ranks p to q, without q, have the mean penalty ``penalty - half_lambda2 * (p + q)``.
+    high, low (int64 [u + 1]): two parts of each sum.
+    high_unit, low_unit (float64 scalar tensor, float): what their units are.
+    penalty, half_lambda2 (float64 scalar tensor, float): ranks p to q, without q, have the mean
+        penalty ``penalty - half_lambda2 * (p + q)``.
     """
 
     high: Tensor
@@ -128,12 +116,8 @@ class _Sums:
 class _Hull:
     """Points of the cumulative sums of z, among them all of the majorant.
 
-    Attributes
-    ----------
-    rank : int64 [points]
-        Where they are, ascending from 0 to u.
-    value : float64 [points - 1]
-        Slopes of the edges from each point to the next: means of z.
+    rank (int64 [points]): where they are, ascending from 0 to u.
+    value (float64 [points - 1]): slopes of the edges from each point to the next: means of z.
     """
 
     rank: Tensor
@@ -171,14 +155,9 @@ class _Hull:
     def above_bridges(self, corner: Tensor, every: int, *, common: bool) -> Tensor:
         """Return which points (bool) are not below the bridges of some corners.
 
-        Parameters
-        ----------
-        corner : int64 [corners]
-            All of them.
-        every : int
-            1 bridges all corners, 2 every other.
-        common : bool
-            Whether bridges are the common tangents of the pieces that meet; else the tangent of
+        corner (int64 [corners]): all of them.
+        every: 1 bridges all corners, 2 every other.
+        common: whether bridges are the common tangents of the pieces that meet; else the tangent of
             both that comes of the edge after the corner.
         """
         ends = torch.cat([corner[:1] * 0, corner, corner[:1] * 0 + self.value.numel()])
@@ -228,18 +207,12 @@ def count_leading(
 ) -> Tensor:
     """Return how many of the numbers from 0 a condition holds for, before the first without it.
 
-    Parameters
-    ----------
-    holds : callable
-        Takes numbers (int64 [..., probes]) for each search and returns bools. A search of length
+    holds: takes numbers (int64 [..., probes]) for each search and returns bools. A search of length
         0 asks it for -1, and does not use the answer.
-    length : int64 [...]
-        Each search has the numbers below its length. After one number without the condition,
-        none has it.
-    probes : int
-        How many numbers each search looks at in one step.
-    size : int
-        No length is larger.
+    length (int64 [...]): each search has the numbers below its length. After one number without the
+        condition, none has it.
+    probes: how many numbers each search looks at in one step.
+    size: no length is larger.
     """
     stride = 1
     while stride * (probes + 1) <= size:

@@ -64,13 +64,8 @@ def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]
 def list_pairs(lists: KBestLists, sampler: PairSampler, seed: Sequence[int]) -> Int64:
     """Return the pairs of all lists (int64 [p, 2]), whose hypotheses are numbered throughout.
 
-    Parameters
-    ----------
-    lists : KBestLists
-        With gains.
-    sampler : PairSampler
-    seed : sequence of int
-        The pairs of a list are drawn with ``(*seed, its index)``.
+    lists: with gains.
+    seed: the pairs of a list are drawn with ``(*seed, its index)``.
     """
     begins = lists.begin.tolist()
     pairs = [sampled_pairs(sampler, lists[s], seed) + begins[s] for s in range(len(lists))]

@@ -24,20 +24,13 @@ def silent(what: str, done: int, total: int, unit: str) -> None:
 class Report:
     """What a round has done, or a part of it.
 
-    Attributes
-    ----------
-    kind : {"step", "part", "round"}
-        A step is short, and there may be many: a mini-batch. A part is long: groups were learnt.
-    numbers : dict of str to float
-        What the log is to have, by names: "train/loss".
-    text : str
-        For people; that of a step is short.
-    sentences : int
-        Sentences tuned on.
-    round : int
-        Its number, which the loop adds.
-    kept : bool
-        Of a round: whether tuning would have its weights as result if it ended now. The loop adds
+    kind ("step", "part", "round"): a step is short, and there may be many: a mini-batch. A part is
+        long: groups were learnt.
+    numbers: what the log is to have, by names: "train/loss".
+    text: for people; that of a step is short.
+    sentences: sentences tuned on.
+    round: its number, which the loop adds.
+    kept: of a round: whether tuning would have its weights as result if it ended now. The loop adds
         it.
     """
 
@@ -52,18 +45,11 @@ class Report:
 class Tuner(Checked, ABC):
     """Changes weights, round after round; `runs.rounds.Rounds` is the loop.
 
-    Attributes
-    ----------
-    weights : Weights
-        Those of all rounds; the loop reads them, and sets them in the end.
-    show : callable
-        See `Show`; the loop sets it.
-    unit : str
-        What a round is called.
-    advice : str
-        What to try where nothing was gained.
-    results : tuple of str
-        What the loop's `result` may be.
+    weights: those of all rounds; the loop reads them, and sets them in the end.
+    show: see `Show`; the loop sets it.
+    unit: what a round is called.
+    advice: what to try where nothing was gained.
+    results: what the loop's `result` may be.
     """
 
     weights: Weights
@@ -79,12 +65,8 @@ class Tuner(Checked, ABC):
         What `state_dict` returns after a yield must suffice to go on from there. A round without
         any report is none: nothing is left to be learnt, and the loop ends.
 
-        Parameters
-        ----------
-        number : int
-            From 1.
-        done : int
-            So many reports of this round were yielded before the run was stopped.
+        number: from 1.
+        done: so many reports of this round were yielded before the run was stopped.
         """
         ...
 

@@ -29,11 +29,8 @@ from torchtune_smt.tuners.collect import Collector
 class Solution:
     """Weights that were found on k-best lists.
 
-    Attributes
-    ----------
-    weights : float64 [D]
-    report : dict of str to float
-        What the log is to have, by name: a loss, a number of pairs.
+    weights (float64 [D])
+    report: what the log is to have, by name: a loss, a number of pairs.
     """
 
     weights: Float64
@@ -46,14 +43,9 @@ class Solver(Protocol):
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for the lists.
 
-        Parameters
-        ----------
-        lists : KBestLists
-            With gains, and statistics of BLEU where there are some; ids of features are below D.
-        start : float64 [D]
-            The weights so far.
-        seed : sequence of int
-            Names the random streams: equal seeds give equal weights.
+        lists: with gains, and statistics of BLEU where there are some; ids of features are below D.
+        start (float64 [D]): the weights so far.
+        seed: names the random streams: equal seeds give equal weights.
 
         Raises InputError: the lists are none that this solver can work on.
         """
@@ -64,12 +56,8 @@ class Solver(Protocol):
 class PairSolver(Protocol):
     """A solver that may need no more of the lists than pairs, which take less memory.
 
-    Attributes
-    ----------
-    takes_pairs : bool
-        Whether it does so now.
-    sampler : PairSampler
-        Chooses the pairs.
+    takes_pairs: whether it does so now.
+    sampler: chooses the pairs.
     """
 
     takes_pairs: bool
@@ -135,17 +123,12 @@ def tune(
 ) -> FrozenWeights:
     """Return weights for k-best lists.
 
-    Parameters
-    ----------
-    lists : KBestLists
-        With names of features, and whatever the solver needs: gains, statistics of BLEU (see
+    lists: with names of features, and whatever the solver needs: gains, statistics of BLEU (see
         `torchtune_smt.metrics.lists.measured`).
-    solver : Solver
-        `Stochastic` takes any loss, sampler and optimizer; others are `Pro`, `KBestMira`, `Mert`.
-    start : Snapshot, optional
-        The weights so far; by default all are 0.
-    seed : sequence of int
-        Equal seeds give equal weights.
+    solver: `Stochastic` takes any loss, sampler and optimizer; others are `Pro`, `KBestMira`,
+        `Mert`.
+    start: the weights so far; by default all are 0.
+    seed: equal seeds give equal weights.
 
     Raises ValueError: the lists have no names of features. InputError: the lists are none that the
     solver can work on.
@@ -166,26 +149,15 @@ class BatchTuner(Tuner):
 
     Iteration i decodes the sentences with W^(i-1), adds to their lists, and finds W^i on these.
 
-    Parameters
-    ----------
-    collector : Collector
-        Its lists are empty, or those of the run that is taken up again.
-    solver : Solver
-    interpolation : float
-        Ψ in (0, 1]: W ← Ψ W_new + (1 - Ψ) W_old.
-    tolerance : float
-        The run is over where decoding brings nothing new and the last iteration has moved no
+    collector: its lists are empty, or those of the run that is taken up again.
+    interpolation: Ψ in (0, 1]: W ← Ψ W_new + (1 - Ψ) W_old.
+    tolerance: the run is over where decoding brings nothing new and the last iteration has moved no
         weight by more than this share of the largest one.
-    seed : int
-    dimension : callable
-        Returns OSCAR's d, where it took part in the last solution.
+    dimension: returns OSCAR's d, where it took part in the last solution.
 
-    Attributes
-    ----------
-    earlier : int
-        Iterations of the lists that were there before; weights are found on all of them.
-    moved : float
-        In the last iteration: the largest change of a weight, as a share of the largest weight.
+    As attributes:
+    earlier: iterations of the lists that were there before; weights are found on all of them.
+    moved: in the last iteration: the largest change of a weight, as a share of the largest weight.
     """
 
     advice = "fewer features, more sentences, longer lists, another tuner or tuner.patience=null"

@@ -31,13 +31,8 @@ _BATCH: Final = 64
 class Collected:
     """What one pass over the sentences has brought.
 
-    Attributes
-    ----------
-    new : int
-        Hypotheses that no earlier iteration had.
-    score : Score
-        Of the best hypotheses.
-    seconds : float
+    new: hypotheses that no earlier iteration had.
+    score: of the best hypotheses.
     """
 
     new: int
@@ -49,19 +44,10 @@ class Collected:
 class Collector:
     """Decodes sentences with the weights of the moment and adds to their k-best lists.
 
-    Parameters
-    ----------
-    decoder : Decoder
-    weights : Weights
-    sentences : Sentences
-        One at least.
-    metric : BoundMetric
-        Of the gains.
-    lists : ListStore
-    name : str
-        What the sentences are called, where it is shown how many have been decoded.
-    measure : Measure
-        What weights are chosen by: of the statistics of the lists.
+    sentences: one at least.
+    metric: of the gains.
+    name: what the sentences are called, where it is shown how many have been decoded.
+    measure: what weights are chosen by: of the statistics of the lists.
     """
 
     decoder: Decoder
@@ -83,10 +69,7 @@ class Collector:
     def collect(self, show: Show = silent) -> Collected:
         """Decode all sentences, and end an iteration of the lists.
 
-        Parameters
-        ----------
-        show : callable
-            Told every now and then how many have been decoded.
+        show: told every now and then how many have been decoded.
 
         Raises InputError: all lists have one hypothesis.
         """

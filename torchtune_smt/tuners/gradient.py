@@ -40,19 +40,12 @@ class Gradient:
 
     It may be pickled: only the names of its own features go with it.
 
-    Attributes
-    ----------
-    feature : int64 [u]
-        Ids, ascending.
-    value : float64 [u]
-    features : Vocabulary, optional
-        In which the ids are; None: they are the learner's.
-    version : int
-        Of the weights that it was computed at.
-    loss : float
-        Mean over the pairs or lists; 0 without any.
-    count : int
-        Number of pairs or lists; without any there is no step to take.
+    feature (int64 [u]): ids, ascending.
+    value (float64 [u])
+    features: in which the ids are; None: they are the learner's.
+    version: of the weights that it was computed at.
+    loss: mean over the pairs or lists; 0 without any.
+    count: number of pairs or lists; without any there is no step to take.
     """
 
     feature: Int64
@@ -82,20 +75,12 @@ def gradient(
 ) -> Gradient:
     """Return the gradient of the sum, or the mean, of a loss on k-best lists.
 
-    Parameters
-    ----------
-    lists : KBestLists
-        With gains.
-    snapshot : Snapshot
-        The weights.
-    loss : PairwiseLoss or ListwiseLoss
-        Its reduction says whether the sum or the mean is taken; "each" counts as "sum".
-    sampler : PairSampler, optional
-        Chooses the pairs; listwise losses need none.
-    seed : sequence of int
-        The pairs of a list are drawn with ``(*seed, its index)``.
-    device : torch.device or str
-        Where scores and loss are computed.
+    lists: with gains.
+    snapshot: the weights.
+    loss: its reduction says whether the sum or the mean is taken; "each" counts as "sum".
+    sampler: chooses the pairs; listwise losses need none.
+    seed: the pairs of a list are drawn with ``(*seed, its index)``.
+    device: where scores and loss are computed.
 
     Raises ValueError: a list has no gains, or one of them is not finite; or a sampler is missing.
     InputError: What a loss or sampler of a user's class gives is not what it must be.
@@ -141,12 +126,8 @@ def pair_gradient(
 ) -> Gradient:
     """Return the gradient of a loss on pairs; else as `gradient`.
 
-    Parameters
-    ----------
-    rows : Rows
-        The differences H(better) - H(worse).
-    features : Vocabulary or None
-        In which their ids are; None: they are the snapshot's own.
+    rows: the differences H(better) - H(worse).
+    features: in which their ids are; None: they are the snapshot's own.
     """
     feature, numbered = rows.numbered()
     weight = _read(snapshot, features, feature, device)

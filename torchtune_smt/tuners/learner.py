@@ -46,11 +46,7 @@ class Learner:
     Nobody else changes them, and gradients may come from anywhere. ``weights.version`` counts the
     steps.
 
-    Parameters
-    ----------
-    weights : Weights
-    optimizer : LazyOptimizer or torch.optim.Optimizer
-        Of ``weights.parameter``.
+    optimizer: of ``weights.parameter``.
     """
 
     def __init__(self, weights: Weights, optimizer: LazyOptimizer | torch.optim.Optimizer) -> None:
@@ -76,10 +72,7 @@ class Learner:
 
         Features that are new are added.
 
-        Parameters
-        ----------
-        max_age : int, optional
-            How many steps ago the weights may have been read; any by default.
+        max_age: how many steps ago the weights may have been read; any by default.
 
         Raises ValueError: the gradient is older. DivergenceError: it is not finite; the weights are
         as they were.
@@ -118,17 +111,10 @@ class Learner:
     ) -> tuple[float, int]:
         """Take the step of a loss on k-best lists; with reduction "each", one a pair or list.
 
-        Parameters
-        ----------
-        lists, loss, sampler, seed, device
-            As for `gradient`.
+        lists, loss, sampler, seed, device: as for `gradient`.
 
-        Returns
-        -------
-        loss : float
-            Mean over pairs or lists, each before its step; 0 without any.
-        count : int
-            Number of pairs or lists; 0 if no step was taken.
+        Returns loss: mean over pairs or lists, each before its step; 0 without any.
+        Returns count: number of pairs or lists; 0 if no step was taken.
         """
         lists = self.take(lists)
         if loss.reduction != "each":
@@ -158,17 +144,10 @@ class Learner:
     ) -> float:
         """Take the step of a pairwise loss on some pairs; with reduction "each", one a pair.
 
-        Parameters
-        ----------
-        rows : Rows
-            The differences H(better) - H(worse), in the ids of the weights.
-        chosen : int64 [n]
-            The rows to be taken, in this order.
+        rows: the differences H(better) - H(worse), in the ids of the weights.
+        chosen (int64 [n]): the rows to be taken, in this order.
 
-        Returns
-        -------
-        float
-            Mean loss, each before its step; 0 without any.
+        Returns float: mean loss, each before its step; 0 without any.
         """
         if chosen.size == 0:
             return 0.0

@@ -43,12 +43,9 @@ ROUNDS: Final = 3
 class Curve(NamedTuple):
     """The score along a line of weights.
 
-    Attributes
-    ----------
-    bound : float64 [m + 1]
-        Where it changes, ascending; the ends of the line are the first and the last.
-    score : float64 [m]
-        Between them.
+    bound (float64 [m + 1]): where it changes, ascending; the ends of the line are the first and the
+        last.
+    score (float64 [m]): between them.
     """
 
     bound: Float64
@@ -88,13 +85,10 @@ class Curve(NamedTuple):
 class Candidates:
     """Lists of hypotheses as search needs them.
 
-    Attributes
-    ----------
-    begin : int64 [S + 1]
-        Hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``; no list is empty.
-    features : float64 [d, n]
-    statistics : int or float [n, k]
-    score : callable
+    begin (int64 [S + 1]): hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``; no list is
+        empty.
+    features (float64 [d, n])
+    statistics (int or float [n, k])
     """
 
     begin: Int64

@@ -46,16 +46,10 @@ class Mert(Checked):
     its weight is left alone. The score does not depend on the scale of the others: they keep the l1
     norm that they had at the start (1 if they were all 0).
 
-    Parameters
-    ----------
-    restarts : int
-        20 in Green et al. (2013).
-    random_directions : int
-        In each round; 20 in Green et al. (2013).
-    spread : float
-        How far restarts move: the size of the noise in proportion to that of the weights.
-    max_features : int
-        More features are refused: each round costs a line search along each.
+    restarts: 20 in Green et al. (2013).
+    random_directions: in each round; 20 in Green et al. (2013).
+    spread: how far restarts move: the size of the noise in proportion to that of the weights.
+    max_features: more features are refused: each round costs a line search along each.
     """
 
     takes_measure: ClassVar[bool] = True
@@ -145,16 +139,10 @@ class Mert(Checked):
 class _Search:
     """Line searches over lists, in features of unit spread.
 
-    Attributes
-    ----------
-    feature : int64 [m]
-        Those that differ within a list.
-    scale : float64 [m]
-        Their spread: a weight times it is a coordinate of a point.
-    count : int
-        Line searches made.
-    offset : float64 [n]
-        Scores at the present point.
+    feature (int64 [m]): those that differ within a list.
+    scale (float64 [m]): their spread: a weight times it is a coordinate of a point.
+    count: line searches made.
+    offset (float64 [n]): scores at the present point.
     """
 
     def __init__(self, lists: KBestLists, active: Int64, rows: Rows) -> None:
@@ -191,12 +179,8 @@ class _Search:
     def move(self, direction: Float64, score: float) -> tuple[float, float]:
         """Go from the present point, which has this score, to the best one along a direction.
 
-        Returns
-        -------
-        gamma : float
-            How far; 0 unless the score grows.
-        score : float
-            There.
+        Returns gamma: how far; 0 unless the score grows.
+        Returns score: there.
         """
         self.count += 1
         kernels.combine(self._matrix, direction, self._slope)

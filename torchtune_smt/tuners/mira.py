@@ -37,20 +37,15 @@ class KBestMira(Checked):
     It needs the statistics of a metric, whatever the gains of the lists are. Lists of one
     hypothesis take part in that score alone.
 
-    Parameters
-    ----------
-    C : float
-        The largest step, above 0. It takes effect in proportion to `scale`.
-    passes : int
-        How often each list is seen.
-    decay : float
-        Of the pseudo-document, above 0 and up to 1 (which never forgets).
-    scale : "reference" or "none"
-        What the score (BLEU in 0..1) is multiplied by: the length of the reference, of the document
-        and the hypothesis together, as kbmira has it (Chiang et al. took the source's); or nothing.
-        A hypothesis' errors, or its number in a column, then are what its gain differs by.
-        The document grows to some 1 / (1 - decay) sentences, and a hypothesis changes its BLEU
-        by so much less than its own: without the length, gains hardly count beside the scores.
+    C: the largest step, above 0. It takes effect in proportion to `scale`.
+    passes: how often each list is seen.
+    decay: of the pseudo-document, above 0 and up to 1 (which never forgets).
+    scale ("reference" or "none"): what the score (BLEU in 0..1) is multiplied by: the length of the
+        reference, of the document and the hypothesis together, as kbmira has it (Chiang et al. took
+        the source's); or nothing. A hypothesis' errors, or its number in a column, then are what
+        its gain differs by. The document grows to some 1 / (1 - decay) sentences, and a hypothesis
+        changes its BLEU by so much less than its own: without the length, gains hardly count beside
+        the scores.
     """
 
     takes_measure: ClassVar[bool] = True

@@ -34,28 +34,15 @@ OUTSIDE_DECODING: Final = "speed/milliseconds_outside_decoding"
 class OnlineTuner(Tuner):
     """Pairwise online tuning (Green et al. 2013, Algorithm 1; Simianer et al. 2012, Algorithm 1).
 
-    Parameters
-    ----------
-    decoder : Decoder
-    weights : Weights
-        Changed in place, through `optimizer`.
-    sentences : Sentences
-        Those that are tuned on.
-    metric : BoundMetric
-        Gains, for the references of the sentences tuned on.
-    sampler : PairSampler
-    loss : PairwiseLoss or ListwiseLoss
-        A listwise one does not ask the sampler.
-    optimizer : LazyOptimizer or torch.optim.Optimizer
-        Of ``weights.parameter``.
-    batch_size : int
-        Sentences decoded under the same weights; 20 in Green et al.
-    shuffle : bool
-        Take the sentences in a new random order each epoch, or as given.
-    seed : int
-        Of the order and of the pairs.
-    average : bool
-        The average of a run's weights is what ``optimizer.averaged()`` returns.
+    weights: changed in place, through `optimizer`.
+    sentences: those that are tuned on.
+    metric: gains, for the references of the sentences tuned on.
+    loss: a listwise one does not ask the sampler.
+    optimizer: of ``weights.parameter``.
+    batch_size: sentences decoded under the same weights; 20 in Green et al.
+    shuffle: take the sentences in a new random order each epoch, or as given.
+    seed: of the order and of the pairs.
+    average: the average of a run's weights is what ``optimizer.averaged()`` returns.
     """
 
     unit = "epoch"

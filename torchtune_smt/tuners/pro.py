@@ -43,20 +43,13 @@ class Pro(Checked):
     with C = σ² and no intercept. The weights do not depend on where the search starts. Features
     that are in no pair get weight 0.
 
-    Parameters
-    ----------
-    sampler : PairSampler
-        Hopkins and May keep 50 pairs of a list.
-    sigma : float
-        σ, of the Gaussian prior of all weights: the smaller, the smaller they are. 0.1 in Green
+    sampler: Hopkins and May keep 50 pairs of a list.
+    sigma: σ, of the Gaussian prior of all weights: the smaller, the smaller they are. 0.1 in Green
         et al. (2013).
-    tolerance : float
-        The search is over when no derivative of the objective, divided by the number of examples,
-        is larger.
-    steps : int
-        Of the search (L-BFGS, in variables that curve about alike; see `Scaling`), at most.
-    device : {"cpu", "cuda"}
-        Where the search runs.
+    tolerance: the search is over when no derivative of the objective, divided by the number of
+        examples, is larger.
+    steps: of the search (L-BFGS, in variables that curve about alike; see `Scaling`), at most.
+    device ("cpu", "cuda"): where the search runs.
 
     Raises ValueError: a value is out of range, or the device is not there.
     """
@@ -164,14 +157,8 @@ class Scaling:
     That is the largest curvature that the objective of `Pro` can have, and in v it is near I. Of
     frequent features A is the Cholesky factor, of each other one the root of its own curvature.
 
-    Parameters
-    ----------
-    rows : Rows
-        X, the pairs.
-    columns : int
-    ridge : float
-        Above 0.
-    device : torch.device or str
+    rows: x, the pairs.
+    ridge: above 0.
 
     Raises DivergenceError: values are too large to be squared, or not finite.
     """

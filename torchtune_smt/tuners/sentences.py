@@ -34,14 +34,9 @@ def _best(
 class Evaluated(NamedTuple):
     """The best hypotheses of a set.
 
-    Attributes
-    ----------
-    score : CorpusScore
-        Corpus BLEU.
-    lines : list of str
-        One a sentence.
-    tuned : float, optional
-        What a metric says of them; see `torchtune_smt.metrics.base.Score`.
+    score: corpus BLEU.
+    lines: one a sentence.
+    tuned: what a metric says of them; see `torchtune_smt.metrics.base.Score`.
     """
 
     score: CorpusScore

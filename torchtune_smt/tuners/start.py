@@ -28,12 +28,8 @@ def weights_of_file(
 
     Weights of other features would have no effect: they are left out, and their number is reported.
 
-    Parameters
-    ----------
-    report : callable
-        Told what is left out.
-    read : tuple of Vocabulary and float64 array, optional
-        What `read_any_weights` returned, if the file was read already.
+    report: told what is left out.
+    read: what `read_any_weights` returned, if the file was read already.
 
     Raises InputError: the file is bad, or of no use with this decoder (see `Decoder.check_start`).
     """
@@ -52,10 +48,7 @@ def weights_of_values(
 ) -> Weights:
     """Return weights of the features that a decoder knows before it decodes; 0 for others.
 
-    Parameters
-    ----------
-    report : callable
-        Told if some dense features have no value, and others have one.
+    report: told if some dense features have no value, and others have one.
 
     Raises InputError: it knows none of them, and there must be one (see `Decoder.check_start`).
     """
@@ -77,13 +70,8 @@ def weights_of_values(
 class PulledFeatures:
     """Regularised features that are dense, have a weight, or are found in what is tuned on.
 
-    Parameters
-    ----------
-    weights : Weights
-    regularizes_dense : bool
-        Whether dense features are among them.
-    found : callable
-        Returns ids in the weights of those that are found; asked at each count.
+    regularizes_dense: whether dense features are among them.
+    found: returns ids in the weights of those that are found; asked at each count.
     """
 
     def __init__(

@@ -33,21 +33,13 @@ class Stochastic(Checked):
     over all pairs, or all lists where the loss is listwise, each in a new random order. The L1
     baseline of Liu et al. (2013) is the hinge after each pair with `CumulativeL1`.
 
-    Parameters
-    ----------
-    sampler : PairSampler
-        Not asked by listwise losses.
-    loss : PairwiseLoss or ListwiseLoss
-        With reduction "each" a step is taken after each pair or list.
-    optimizer : callable
-        Returns a new optimizer of a list of parameters, such as ``functools.partial(FOBOS, ...)``.
-    passes : int
-    batch_size : int
-        Pairs or lists of a step, with reduction "sum" or "mean".
-    average : bool
-        The weights are those that the optimizer has averaged.
-    device : {"cpu", "cuda"}
-        Where steps are taken.
+    sampler: not asked by listwise losses.
+    loss: with reduction "each" a step is taken after each pair or list.
+    optimizer: returns a new optimizer of a list of parameters, such as ``functools.partial(FOBOS,
+        ...)``.
+    batch_size: pairs or lists of a step, with reduction "sum" or "mean".
+    average: the weights are those that the optimizer has averaged.
+    device ("cpu", "cuda"): where steps are taken.
 
     Raises ValueError: a value is out of range, or the device is not there.
     """
