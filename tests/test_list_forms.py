@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
@@ -19,6 +21,7 @@ from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.kbest.formats import OnError
 from torchtune_smt.kbest.forms import FORM_NAMES, read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.rerank import best_first
@@ -361,6 +364,9 @@ DAMAGES = {
     "kaldi's keys": ("kaldi", "n/words_text", "u1-1", "u1", 1, "'u1'"),
     "sockeye from 0": ("sockeye", "list", '"sentence_id": 1', '"sentence_id": 0', 1, "from 1"),
     "another number": ("sockeye", "list", '[[0.5], [1]]', "[[1]]", 1, "1 scores"),
+    "sockeye's texts": ("sockeye", "list", '"a b", ""', '"a b", 3', 1, "strings"),
+    "sockeye's scores": ("sockeye", "list", "[[0.5], [1]]", "7", 1, "list"),
+    "no array": ("hypo2trans", "list", EXAMPLES["hypo2trans"][0]["list"], "7", 1, "array"),
     "fairseq's -inf": ("fairseq", "list", "H-1\t-1", "H-1\t-inf", 7, "floor"),
     "fairseq's blanks": ("fairseq", "list", "H-0\t-2\ta", "H-0\t-2 a", 10, "tabs"),
     "array cut off": ("hypo2trans", "list", '"d"}]', '"d"}', 2, "cut off"),
@@ -386,6 +392,73 @@ def test_damage_is_located(damage: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=word.replace("(", r"\(")) as error:
         read_lists(put(tmp_path, files), form if form in FORM_NAMES else None)
     assert error.value.line == line and str(tmp_path / name) in str(error.value)
+
+
+# What is put into a file, or taken out of it: bytes that mean something in some form.
+PIECES = [b"", b"\t", b"\n", b"\r", b" ||| ", b"nan", b"-inf", b"1e999", b"\xff", b"\0", b"{", b"}"]
+PIECES += [
+    b"[",
+    b"]",
+    b'"',
+    b",",
+    b"null",
+    b"true",
+    b"0",
+    b"-1",
+    b"99999999999",
+    b"H-0\t",
+    b"tensor(",
+]
+
+
+@settings(max_examples=300)
+@given(
+    form=st.sampled_from(sorted(EXAMPLES)),
+    edits=st.lists(
+        st.tuples(st.integers(0, 10**6), st.integers(0, 9), st.sampled_from(PIECES)),
+        min_size=1,
+        max_size=3,
+    ),
+    named=st.booleans(),
+    on_error=st.sampled_from(get_args(OnError)),
+)
+def test_damage_is_refused_or_read_as_something(
+    tmp_path_factory: pytest.TempPathFactory, form: str, edits: list, named: bool, on_error: OnError
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    path = put(folder, EXAMPLES[form][0])
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    for place, length, piece in edits:
+        file = files[place % len(files)]
+        data = file.read_bytes()
+        at = place % (len(data) + 1)
+        file.write_bytes(data[:at] + piece + data[at + length :])
+    try:
+        stored = read_lists(
+            path, form if named and form in FORM_NAMES else None, sizes=2, on_error=on_error
+        )
+    except InputError as error:
+        assert error.path is not None and str(folder) in str(error)
+        return
+    stored.lists.check()
+    assert stored.lists.n_hypotheses <= stored.n_entries
+    assert stored.lists.index.max() < stored.n_sentences
+    lost = stored.n_entries - stored.lists.n_hypotheses
+    assert lost == sum(n for what, n in stored.skipped.items() if "sentences" not in what)
+
+
+@pytest.mark.parametrize("form", [form for form, (files, _) in EXAMPLES.items() if "list" in files])
+def test_what_is_no_text(form: str, tmp_path: Path) -> None:
+    """A file that is cut off within gzip, mixed line ends, and what is not UTF-8."""
+    data = EXAMPLES[form][0]["list"].encode() * 400
+    for name, damaged, word in (
+        ("list.gz", gzip.compress(data)[:-9], "gzip"),
+        ("list", data.replace(b"\n", b"\ra\n", 2), "line end"),
+        ("list", b"\xff" + data, "UTF-8"),
+    ):
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(InputError, match=word):
+            read_lists(tmp_path / name, form if form in FORM_NAMES else None, sizes=2)
 
 
 def test_a_skipped_hypothesis_leaves_its_sentence(tmp_path: Path) -> None:

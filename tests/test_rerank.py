@@ -212,6 +212,39 @@ def test_pieces_are_as_the_whole(
     capsys.readouterr()
 
 
+def test_lists_of_other_tools(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "weights").write_text("lm -1\ncomet 2\n")
+    for n, (text, lm) in enumerate([("a  b", -1), ("c ", -3)], 1):
+        (folder / f"lists/{n}best_recog").mkdir(parents=True)
+        (folder / f"lists/{n}best_recog/text").write_text(f"u1 {text}\nu2 x\n")
+        (folder / f"lists/{n}best_recog/scores").write_text(
+            f'u1 {{"lm": {lm}}}\nu2 {{"lm": "tensor({lm})"}}\n'
+        )
+    rerank(monkeypatch, "input=lists", "output=best")
+    assert (folder / "best").read_text() == "u1 c \nu2 x\n"
+    (folder / "comet").write_text("4\n0\n0\n0\n")
+    # The model score of a folder that is written is a feature when it is read.
+    rerank(monkeypatch, "input=lists", "output=new", "n_best=2", "columns.comet=comet")
+    assert (folder / "new/1best_recog/text").read_text() == "u1 a  b\nu2 x\n"
+    assert (folder / "new/2best_recog/score").read_text() == "u1 3\nu2 1\n"
+    with pytest.raises(SystemExit, match="name one with output="):
+        rerank(monkeypatch, "input=lists", "n_best=2")
+    two = '{"text": "é  x", "features": {"lm": 1}}, {"text": "y", "features": {"lm": 2}}'
+    record = f'{{"hypotheses": [{two}]}}'
+    (folder / "list").write_text(f'{record}\n{{"hypotheses": []}}\n', "utf-8")
+    rerank(monkeypatch, "output=best", "scale.lm=-1")
+    assert (folder / "best").read_text("utf-8") == "y\n\n"
+    rerank(monkeypatch, "output=list2", "n_best=1")
+    assert (folder / "list2").read_text("utf-8") == (
+        '{"hypotheses": [{"text": "é  x", "features": {"lm": 1}, "score": -1.0}]}\n'
+        '{"hypotheses": []}\n'
+    )
+    (folder / "list").write_text("a\t-1\nb\t-2\n")
+    (folder / "weights").write_text("score -1\n")
+    rerank(monkeypatch, "output=best", "sizes=2")
+    assert (folder / "best").read_text() == "b\n"
+
+
 def test_lists_may_come_from_a_pipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rerank(monkeypatch, "n_best=2", "output=expected")
     reader, writer = os.pipe()

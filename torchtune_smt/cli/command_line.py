@@ -38,6 +38,9 @@ OFFERED: Final = {"model": ("model", "lm"), "templates": ("features",), "threads
 # What a shell does not take as it is between double quotes.
 _SPECIAL: Final = frozenset('"$`\\!')
 
+# Options that have names of the user's in them.
+_FILLED: Final = re.compile(r"(decoder\.)?(columns|scale)\.")
+
 
 class Arguments(NamedTuple):
     """A command's arguments.
@@ -70,6 +73,12 @@ def split_arguments(arguments: Sequence[str]) -> Arguments:
 def override_key(override: str) -> str:
     """Return what an override is about: ``+data.name=x`` is about ``data.name``."""
     return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def with_plus(override: str) -> str:
+    """Return an override as Hydra wants it: names in a mapping that users fill need a ``+``."""
+    key = override.partition("=")[0]
+    return f"+{override}" if _FILLED.match(key) else override
 
 
 def value_of(overrides: Sequence[str], key: str) -> Any:

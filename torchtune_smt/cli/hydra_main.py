@@ -29,6 +29,7 @@ from torchtune_smt.cli.command_line import (
     refuse_repeated,
     split_arguments,
     split_paths,
+    with_plus,
 )
 from torchtune_smt.cli.errors import error_line
 from torchtune_smt.cli.help import help_text
@@ -181,7 +182,7 @@ def hydra_main(
             if sweep is None and many:
                 print(f"error: {name} has no sweeps; leave -m out", file=sys.stderr)
                 return 1
-            sys.argv = [sys.argv[0], *given.overrides, *more, *given.flags]
+            sys.argv = [sys.argv[0], *map(with_plus, given.overrides), *more, *given.flags]
             # Hydra then raises instead of printing a trace: the message says enough.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             try:

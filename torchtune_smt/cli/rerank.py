@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,8 @@ def main(cfg: DictConfig) -> None:
         if cfg.n_best is not None and form in FOLDER_WRITERS:
             if cfg.output is None:
                 raise InputError(f"lists of {form} are a folder; name one with output=")
+            if os.path.lexists(cfg.output):
+                raise InputError("is there already; name a new folder", path=cfg.output)
             ((_, lists),) = reranker.blocks(path, form)
             with atomic_folder(cfg.output) as folder:
                 for name, lines in FOLDER_WRITERS[form](path, lists).items():

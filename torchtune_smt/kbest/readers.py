@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.text import finite_number, whole_number
+from torchtune_smt.core.text import BLANKS, finite_number, whole_number
 from torchtune_smt.core.textio import iterate_lines, read_lines
 
 AnyPath = str | os.PathLike[str]
@@ -20,7 +20,6 @@ Sizes = int | AnyPath | None
 SCORE: Final = "score"
 """What the score of a list is called where it is a feature."""
 
-_TENSOR: Final = re.compile(r"tensor\(([^,()]*)(?:,.*)?\)")
 _NTH: Final = re.compile(r"([0-9]+)best_recog")
 FAIRSEQ: Final = re.compile(r"([STHDPAIE])-([0-9]{1,9})\t")
 # Which file of a folder of Kaldi's has the hypotheses, and which features others have.
@@ -60,8 +59,11 @@ class Entry(NamedTuple):
 
 def number_in(text: str) -> float:
     """Return a number, which a tensor may hold; raise ValueError where it is none, or infinite."""
-    match = _TENSOR.fullmatch(text)
-    found = finite_number((match[1] if match else text).strip(" \t"))
+    inside = text
+    if text.startswith("tensor(") and text.endswith(")"):
+        # Behind a comma stands a device, or a type.
+        inside = text[7:-1].partition(",")[0]
+    found = finite_number(inside.strip(BLANKS))
     if found is None:
         raise ValueError(f"{text!r} is no finite number; {_FLOOR}")
     return found
@@ -169,17 +171,20 @@ def read_espnet(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
         for other, name in ((single, "score"), (several, "scores")):
             if other is not None:
                 _same_keys(texts, folder / "text", other, folder / name)
+        text_at, score_at, scores_at = (folder / name for name in ("text", "score", "scores"))
         for id, (text, line) in texts.items():
-            at, score, features = folder / "text", None, {}
+            at, score, features = text_at, None, {}
             try:
                 if single is not None:
-                    at = folder / "score"
+                    at = score_at
                     value, line = single[id]
                     score = number_in(value)
                 if several is not None:
-                    at = folder / "scores"
+                    at = scores_at
                     value, line = several[id]
                     numbers = _json_line(value, at, line)
+                    if not isinstance(numbers, dict):
+                        raise ValueError("scores must be names and numbers")
                     features = {name: _json_value(v) for name, v in numbers.items()}
                 yield Entry(id, text, features, score, at, line)
             except InputError:
@@ -285,6 +290,10 @@ def read_sockeye(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
             )
         texts = record.get("translations", [record.get("translation", "")])
         costs = record.get("scores", [record.get("score")])
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise InputError("translations must be a list of strings", path=path, line=line)
+        if not isinstance(costs, list):
+            raise InputError("scores must be a list", path=path, line=line)
         if len(texts) != len(costs):
             raise InputError(
                 f"has {len(texts)} translations and {len(costs)} scores; it needs as many",
@@ -313,6 +322,8 @@ def read_hypo2trans(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
             path=path,
             line=error.lineno,
         ) from None
+    if not isinstance(records, list):
+        raise InputError("is no JSON array of records", path=path, line=1)
     for number, record in enumerate(records):
         texts = record.get("input") if isinstance(record, dict) else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
