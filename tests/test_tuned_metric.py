@@ -46,7 +46,7 @@ class Length:
         return np.array([-float(kbest.hypothesis(h).size) for h in range(len(kbest))])
 
 
-TUNERS = {"pro": [], "online": ["optimizer.lr=1"], "stochastic": ["optimizer.lr=1"]}
+TUNERS = {"pro": [], "mert": [], "online": ["optimizer.lr=1"], "stochastic": ["optimizer.lr=1"]}
 
 
 @pytest.mark.parametrize("tuner", TUNERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -68,9 +69,6 @@ class BoundChrF(BoundCorpusMetric):
     def __init__(self, metric: ChrF, references: References, words: Vocabulary) -> None:
         super().__init__(metric, words)
         self._references = [[_characters("".join(r)) for r in some] for some in references]
-        # Those of each word, as far as they are known.
-        self._begin: Int64 = np.zeros(1, np.int64)
-        self._letters: Int32 = np.empty(0, np.int32)
 
     def count(self, kbest: KBest) -> Int32:
         """Return for each order n-grams in the hypothesis, in the reference, and in both.
@@ -80,13 +78,8 @@ class BoundChrF(BoundCorpusMetric):
         InputError
             There are no references for ``kbest.index``.
         """
-        known, there = self._begin.size - 1, len(self._words)
-        if known < there:
-            new = [_characters(word) for word in self._words.names(range(known, there))]
-            self._begin = joined_offsets([self._begin, offsets([word.size for word in new])])
-            self._letters = np.concatenate([self._letters, *new])
         token_begin, tokens = kbest.strings()
-        begin, letters = gather(self._begin, self._letters, tokens.astype(np.int64))
+        begin, letters = gather(*_letters(self._words), tokens.astype(np.int64))
         references = references_of(self._references, kbest.index)
         return _statistics(references, begin[token_begin], letters, self.measure)
 
@@ -112,6 +105,22 @@ def _statistics(
     best = measure.scores(counts).argmax(axis=0)
     chosen: Int32 = counts[best, np.arange(best.size)]
     return chosen
+
+
+_LETTERS: Final[WeakKeyDictionary[Vocabulary, tuple[Int64, Int32]]] = WeakKeyDictionary()
+
+
+def _letters(words: Vocabulary) -> tuple[Int64, Int32]:
+    """Return the code points of each word, behind each other: offsets, and items."""
+    # Once for all lists, each of which minimum risk binds anew.
+    begin, items = _LETTERS.get(words) or (np.zeros(1, np.int64), np.empty(0, np.int32))
+    known, there = begin.size - 1, len(words)
+    if known < there:
+        new = [_characters(word) for word in words.names(range(known, there))]
+        begin = joined_offsets([begin, offsets([word.size for word in new])])
+        items = np.concatenate([items, *new])
+        _LETTERS[words] = begin, items
+    return begin, items
 
 
 def _characters(line: str) -> Int32:
