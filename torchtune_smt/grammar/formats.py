@@ -150,14 +150,23 @@ def read_grammar(
     if grammar is None:
         # A copy is of the very bytes that are parsed: the file may be replaced meanwhile.
         packed = read_packed(path)
+        source = checksum(packed)
         data = read_text(path, packed=packed)
+        del packed
         check_utf8(data, path)
         if not data:
             raise InputError("the grammar is empty", path=path)
         kind = _detect(data, path) if format is None else format
-        grammar = _build(data, kind, path, rank_by)
+        rules = _rules_of(data, kind, path)
+        # The text is as long as the grammar, and nothing of it is needed any more.
+        del data
+        try:
+            grammar = FileGrammar(*rules[:-1], rank_by=rank_by, feature_places=rules[-1])
+        except ValueError as error:
+            raise InputError(str(error), path=path) from None
+        del rules
         if cache and may_write:
-            write_copy(path, key | {"source": checksum(packed)}, grammar)
+            write_copy(path, key | {"source": source}, grammar)
     grammar.table_limit = NO_LIMIT if table_limit is None else table_limit
     _warn(path, grammar, "rules")
     return grammar
@@ -348,7 +357,10 @@ def _checked_probabilities(value: Float64, value_begin: Int64, path: Path) -> Fl
 # Rules
 
 
-def _build(data: bytearray, format: Format, path: Path, rank_by: str | None) -> FileGrammar:
+def _rules_of(
+    data: bytearray, format: Format, path: Path
+) -> tuple[Side, Side, list[str], Float64, dict[str, tuple[Path, int]]]:
+    """Return both sides of rules, names and values of features, and where these are named first."""
     text, layout = np.frombuffer(data, np.uint8), _LAYOUTS[format]
     table, n_names, _ = _parse(text, layout, path)
     begin = table.value_begin
@@ -374,17 +386,7 @@ def _build(data: bytearray, format: Format, path: Path, rank_by: str | None) -> 
     )
     for side, spans, n in zip((source, target), table.word, table.n_words, strict=True):
         side.symbols[side.symbols == 0] = side.words.intern_spans(text, *spans[:, :n])
-    try:
-        return FileGrammar(
-            source,
-            target,
-            dense_names,
-            dense,
-            rank_by=rank_by,
-            feature_places=places,
-        )
-    except ValueError as error:
-        raise InputError(str(error), path=path) from None
+    return source, target, dense_names, dense, places
 
 
 def _places(text: UInt8, names: Int64, path: Path) -> dict[str, tuple[Path, int]]:

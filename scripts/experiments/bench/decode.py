@@ -9,8 +9,8 @@ reported: user CPU time of the whole process, as its parent reads it when it is 
 went. With `--threads` above 1, wall-clock time decides, and nothing is compared.
 
 cdec is not at hand. Its seconds were recorded on one core of another machine, and are scaled by
-three measures which were taken there, too. They include writing the k-best lists as text; here
-the lists stay in memory, as tuning needs them, and the best translations are written.
+three measures which were taken there, too. They include writing the k-best lists as text, and so do
+ours, where k is above 1; without that, the best translations are written.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def child(shared: Path, folder: Path, pop_limit: int, k: int, threads: int) -> N
     from torchtune_smt.decoders.hiero import HieroDecoder
     from torchtune_smt.grammar import read_grammar
     from torchtune_smt.kbest.lists import Source
+    from torchtune_smt.kbest.nbest import nbest_lines
     from torchtune_smt.lm import NgramModel
     from torchtune_smt.models import Model
 
@@ -71,6 +72,12 @@ def child(shared: Path, folder: Path, pop_limit: int, k: int, threads: int) -> N
         kbests += decoder.decode(sources[first : first + 100], weights)
     stages["decoding"] = user_seconds()
     ended = time.perf_counter()
+    if k > 1:
+        with open(os.devnull, "w") as out:
+            for kbest in kbests:
+                texts = [kbest.text(h) for h in range(len(kbest))]
+                out.writelines(nbest_lines(kbest, texts, decoder.dense_names))
+        stages["lists as text"] = user_seconds()
     best = [kbest.text(0) for kbest in kbests]
     figures = {
         "stages": stages,
