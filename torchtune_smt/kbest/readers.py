@@ -31,20 +31,11 @@ _FLOOR: Final = "for the logarithm of 0 write a floor, such as -100"
 class Entry(NamedTuple):
     """A hypothesis as a file has it.
 
-    Attributes
-    ----------
-    id : str or int
-        Of its sentence; a number, from 0, where the tool counts.
-    text : str, optional
-        None: the sentence is there, and this is no hypothesis.
-    features : mapping of str to float
-    score : float, optional
-    path, line
-        Where it stands.
-    error : str
-        What is wrong with it.
-    references : sequence of str
-        Of the sentence.
+    id: of its sentence; a number, from 0, where the tool counts.
+    text: None: the sentence is there, and this is no hypothesis.
+    path, line: where it stands.
+    error: what is wrong with it.
+    references: of the sentence.
     """
 
     id: str | int
@@ -344,10 +335,7 @@ def _sized(
 
     Raises InputError: it is not known how many hypotheses a sentence has, or there are other ones.
 
-    Parameters
-    ----------
-    split : callable
-        Returns the text and the score of a line; ValueError says what is wrong with it.
+    split: returns the text and the score of a line; ValueError says what is wrong with it.
     """
     if sizes is None:
         raise InputError(

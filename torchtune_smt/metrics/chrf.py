@@ -35,12 +35,8 @@ class ChrF(CorpusMetric):
     A gain is chrF of the hypothesis by itself (0..1). Of several references that with the highest
     one counts. Popović (2015), "chrF: character n-gram F-score for automatic MT evaluation".
 
-    Parameters
-    ----------
-    order : int
-        Of the longest n-grams.
-    beta : float
-        How much more recall counts than precision.
+    order: of the longest n-grams.
+    beta: how much more recall counts than precision.
     """
 
     accepts = accepting(order=integer(1), beta=above(0))
@@ -73,10 +69,7 @@ class BoundChrF(BoundCorpusMetric):
     def count(self, kbest: KBest) -> Int32:
         """Return for each order n-grams in the hypothesis, in the reference, and in both.
 
-        Raises
-        ------
-        InputError
-            There are no references for ``kbest.index``.
+        Raises InputError: there are no references for ``kbest.index``.
         """
         token_begin, tokens = kbest.strings()
         begin, letters = gather(*_letters(self._words), tokens.astype(np.int64))

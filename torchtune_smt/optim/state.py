@@ -34,17 +34,10 @@ class Number:
 class Vector:
     """An entry for each coordinate of the parameter, or for each of its rows.
 
-    Attributes
-    ----------
-    fill : float or str
-        What one has that is new and up to date: a number, or that of a name in the state.
-    dtype : torch.dtype, optional
-        Integers say at which step, or epoch, something was done. By default the parameter's.
-    least : float
-    mark : bool
-        Whether it says up to when a row has been updated.
-    of_rows : bool
-        Whether it has one number for each row; marks do.
+    fill: what one has that is new and up to date: a number, or that of a name in the state.
+    dtype: integers say at which step, or epoch, something was done. By default the parameter's.
+    mark: whether it says up to when a row has been updated.
+    of_rows: whether it has one number for each row; marks do.
     """
 
     fill: float | str = 0.0
@@ -195,10 +188,7 @@ def group_like(
 
     It may have more than are needed: schedules keep in a group what they begin with.
 
-    Raises
-    ------
-    ValueError
-        They cannot.
+    Raises ValueError: they cannot.
     """
     others = saved.keys() - own.keys()
     sound = needed <= saved.keys() and saved["params"] == own["params"]
