@@ -19,6 +19,7 @@ _WHERE: Final = {
     "Vocabulary": "core.vocabulary",
     "measured": "metrics.lists",
     "minimum_risk": "metrics.lists",
+    "read_lists": "kbest.forms",
     "reranked": "kbest.rerank",
     # weights
     "FrozenWeights": "core.snapshot",
