@@ -3,9 +3,11 @@
 import itertools
 import json
 import runpy
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.parallel.mixing import Columns
+from torchtune_smt.regularizers import GroupLasso, Oscar
 
 # The arguments of train.py that the documentation gives, and one without a class of the user's.
 RUNS = {
@@ -241,18 +244,60 @@ def test_tuning_on_lists_from_python(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_plain_loop(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (repository / "docs" / "extend.md").read_text("utf-8")
+def python_blocks(repository: Path) -> list[str]:
+    """The page's blocks of code that are no file of their own."""
+    text = (repository / "docs" / "pytorch.md").read_text("utf-8")
+    files = {path.read_text("utf-8") for path in (repository / "docs" / "examples").glob("*.py")}
     blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
-    loop, own = (
-        next(b for b in blocks if word in b) for word in ("SparseAdam", "optimizer.catch_up(")
-    )
-    torch.manual_seed(1)
+    return [block for block in blocks if block not in files]
+
+
+def test_what_the_page_for_pytorch_shows(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names: dict[str, object] = {}
-    exec(loop, names)
-    assert capsys.readouterr().out == "['a blue dog', 'it rains']\n"
-    exec(own, names)
-    assert capsys.readouterr().out == "['LM', 'ends:blue', 'ends:rain']\n"
+    for block in python_blocks(repository):
+        exec(block, names)
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["['a blue dog', 'it rains']", "['LM', 'ends:blue', 'ends:rain']"]
+
+
+def test_a_neural_scorer_beside_features(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(str(repository / "docs" / "examples" / "neural_scorer.py"))
+    features, gains = capsys.readouterr().out.splitlines()
+    alone, together = (float(x) for x in gains.replace(",", "").split()[::2])
+    assert "'LM'" in features and len(features.split(",")) < 9
+    assert together > alone + 1
+
+
+class ProxMap:
+    """A stand-in for torchao's, as its documentation has it."""
+
+    def __init__(self, reg_lambda: float) -> None:
+        self.reg_lambda = reg_lambda
+
+
+def test_maps_for_a_prune_optimizer(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pat = SimpleNamespace(ProxMap=ProxMap)
+    for name in ("torchao", "torchao.prototype"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "torchao.prototype.pat", SimpleNamespace(optim=pat))
+    runpy.run_path(str(repository / "docs" / "examples" / "prune_optimizer.py"))
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn((6, 5), generator=generator) * torch.tensor([1.0, 0.01] * 3)[:, None]
+    # As PruneOptimizer calls them: rows under vmap, layers whole.
+    rows = weights.clone()
+    zeros, _ = torch.vmap(pat.ProxRows(0.1).apply_, in_dims=(0, None))(rows, 1.0)
+    torch.testing.assert_close(rows, GroupLasso(0.1 * 5**0.5).prox(weights, 1.0))
+    assert zeros.tolist() == [0, 1] * 3
+    layer = weights.clone()
+    zeros, largest = pat.ProxOscar(0.1).apply_(layer, 2.0)
+    assert 0 < int(zeros) == int((layer == 0).sum()) < 30
+    assert largest == layer.abs().max()
+    expected = Oscar(0.1, 0.1 * 2 / 30).prox(weights.flatten(), 2.0)
+    torch.testing.assert_close(layer.flatten(), expected)
 
 
 def test_solver(tuned: Tuned) -> None:
@@ -276,8 +321,11 @@ def test_decoder(tuned: Tuned) -> None:
     assert any(name.startswith("pair:") for name in weights)
 
 
+PAGES = ("extend.md", "lists.md", "pytorch.md")
+
+
 def test_examples_in_the_text_are_the_files(repository: Path) -> None:
-    text = "".join((repository / "docs" / p).read_text("utf-8") for p in ("extend.md", "lists.md"))
+    text = "".join((repository / "docs" / p).read_text("utf-8") for p in PAGES)
     examples = repository / "docs" / "examples"
     for path in examples.glob("*.py"):
         assert f"```python\n{path.read_text('utf-8').rstrip()}\n```" in text, path.name

@@ -36,7 +36,7 @@ class ListTensors:
     score, gain : float64 [n], optional
     statistics : int32 [n, statistics], optional
     token_begin : int64 [n + 1], optional
-    tokens : int32 [number of tokens], optional
+    tokens : int64 [number of tokens], optional
     pairs : int64 [p, 2], optional
         Numbers of hypotheses, counted through all lists, the better one first.
     """
@@ -58,12 +58,13 @@ class ListTensors:
     def of(cls, lists: KBestLists, pairs: Int64 | None = None) -> ListTensors:
         """Return lists as tensors; see `KBestLists.to_torch`."""
         feature, rows = lists.rows.numbered()
-        names = ("index", "begin", "score", "gain", "statistics", "token_begin", "tokens")
+        names = ("index", "begin", "score", "gain", "statistics", "token_begin")
         arrays = {name: getattr(lists, name) for name in names} | {
             "feature": feature,
             "row_begin": rows.begin,
             "column": rows.feature.astype("int64"),
             "value": rows.value,
+            "tokens": None if lists.tokens is None else lists.tokens.astype("int64"),
             "pairs": pairs,
         }
         # Copies: what is done to tensors is not done to the lists.
@@ -126,6 +127,10 @@ class LogLinear(torch.nn.Module):
             lists.value.to(self.weight.dtype),
             drop_noise=True,
         )
+
+    def rows_read(self, lists: ListTensors) -> Tensor:
+        """Return the weights that `forward` reads, for `SparseOptimizer.attach`."""
+        return lists.feature
 
     def extra_repr(self) -> str:
         """Return the number of features, for ``print(model)``."""

@@ -1,0 +1,33 @@
+"""The comparison on languages runs, small, on the bundled example."""
+
+import gzip
+import sys
+from pathlib import Path
+
+import language_id
+import pytest
+
+from torchtune_smt.core.resources import example_folder
+
+
+def test_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "multi30k-de-en").mkdir()
+    for language in ("de", "en"):
+        text = (example_folder() / f"train.{language}").read_bytes()
+        (tmp_path / "multi30k-de-en" / f"train.{language}.gz").write_bytes(gzip.compress(text))
+    chosen = ["AdaGrad, L1", "SGDClassifier, l1"]
+    arguments = ["--small", "--data", str(tmp_path), "--methods", *chosen]
+    monkeypatch.setattr(sys, "argv", ["language_id.py", *arguments])
+    assert language_id.main() == 0
+    first, *_, adagrad, sklearn = capsys.readouterr().out.splitlines()
+    assert "pieces of de, en" in first
+    for method, line in zip(chosen, (adagrad, sklearn), strict=True):
+        name, accuracy, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+        assert name == method and float(accuracy.rstrip("%")) > 80
+
+
+def test_hashes_are_of_n_grams_within_a_piece():
+    ids, begin = language_id.hashed(["abc", "xx", "abc"], 10**9)
+    first, second, third = (ids[begin[i] : begin[i + 1]].tolist() for i in range(3))
+    assert sorted(first) == sorted(third) and len({*first}) == 6
+    assert len(second) == 3 and len({*second}) == 2
