@@ -13,7 +13,7 @@ from torchtune_smt.cli.help import help_text, option_names, read_sentences
 from torchtune_smt.cli.translate import _NEVER
 from torchtune_smt.core.resources import config_folder
 
-TUNERS = "batch, grouping, mert, mira, online, pro, stochastic"
+TUNERS = "auto, batch, grouping, mert, mira, online, pro, stochastic"
 FILES = sorted(p for p in config_folder().rglob("*.yaml") if p.parent.name != "experiment")
 
 
@@ -89,7 +89,7 @@ def test_choices_of_a_folder_of_ones_own(tmp_path: Path) -> None:
         (
             "train",
             "tuner=mirra",
-            "there is no tuner=mirra; choose of batch, grouping, mert, mira, ",
+            "there is no tuner=mirra; choose of auto, batch, grouping, mert, mira, ",
         ),
         (
             "train",

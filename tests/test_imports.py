@@ -47,7 +47,7 @@ def imported(repository: Path, folder: Path, *arguments: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "build-model", "translate", "rerank", "evaluate", "compare", "analyse"],
+    ["train", "build-model", "translate", "rerank", "tune", "evaluate", "compare", "analyse"],
 )
 def test_help_needs_hydra_alone(command: str, repository: Path, tmp_path: Path) -> None:
     found = imported(repository, tmp_path, command, "--help")

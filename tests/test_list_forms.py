@@ -468,12 +468,6 @@ def test_a_skipped_hypothesis_leaves_its_sentence(tmp_path: Path) -> None:
     assert stored.skipped == {"hypotheses with a fault": 1, "sentences without a list": 1}
 
 
-def test_a_line_that_is_no_text_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "list").write_bytes(b"0 ||| \xff ||| F=1 ||| 1\n0 ||| a ||| F=2 ||| 1\n")
-    stored = read_lists(tmp_path / "list", on_error="skip")
-    assert plain(stored.lists) == [("0", [("a", {"F": 2}, 1)])]
-
-
 def test_a_missing_feature_is_filled_and_the_score_is_one(tmp_path: Path) -> None:
     path = put(tmp_path, {"list": JSON.replace('{"lm": 0}', "{}")})
     assert plain(read_lists(path, missing=7).lists)[0][1][1][1] == {"lm": 7}

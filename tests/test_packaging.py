@@ -24,8 +24,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_command_and_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert main(["tune"]) == 2
-    assert "there is no command 'tune'" in capsys.readouterr().err
+    assert main(["tuned"]) == 2
+    assert "there is no command 'tuned'" in capsys.readouterr().err
 
 
 def test_resources_are_found_in_the_repository(repository: Path) -> None:

@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAMS = ("python", "make", "torchtune-smt")
 CONFIGURED = {"train.py": "train"} | {
     f"scripts/{name}.py": name
-    for name in ("build_model", "translate", "evaluate", "compare", "rerank", "analyse")
+    for name in ("build_model", "translate", "evaluate", "compare", "rerank", "tune", "analyse")
 }
 # Commands that argparse reads.
 OTHERS = {

@@ -19,7 +19,6 @@ _WHERE: Final = {
     "Vocabulary": "core.vocabulary",
     "measured": "metrics.lists",
     "minimum_risk": "metrics.lists",
-    "read_lists": "kbest.forms",
     "reranked": "kbest.rerank",
     # weights
     "FrozenWeights": "core.snapshot",
@@ -47,12 +46,15 @@ _WHERE: Final = {
     "gradient": "tuners.gradient",
     "Learner": "tuners.learner",
     "tune": "tuners.batch",
+    "Auto": "tuners.auto",
     "KBestMira": "tuners.mira",
     "Mert": "tuners.mert",
     "Pro": "tuners.pro",
     "Stochastic": "tuners.stochastic",
     # evaluation
     "Evaluation": "evaluation",
+    "ListSet": "evaluation.tuned",
+    "tune_lists": "evaluation.tuned",
     "corpus_bleu": "metrics.corpus",
     "evaluate": "tuners.sentences",
     "score_corpus": "tuners.sentences",

@@ -58,6 +58,7 @@ RUNS: list[list[str]] = [
     ["tuner=pro", "features=sparse", "decoder=hiero", *SMALL, *TWICE],
     ["tuner=mira", "parallel=decode", "engine.workers=1", *SMALL, *TWICE],
     ["tuner=mert", "features=dense", "tuner.solver.restarts=2", *SMALL, *TWICE],
+    ["tuner=auto", "features=dense", *SMALL, *TWICE],
     ["tuner=stochastic", *SMALL, *TWICE],
     ["tuner=batch", "tuner.solver._target_=torchtune_smt.tuners.mira.KBestMira", *SMALL, *TWICE],
     [*GROUPS, "experiment=liu2013_grouping", *SMALL],

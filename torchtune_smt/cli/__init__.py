@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "train": "tune a translation system (Hydra overrides: data=multi30k loss=logistic ...)",
     "build-model": "align a bitext, extract the grammar, estimate the language model",
     "translate": "translate a file with tuned weights",
+    "tune": "from n-best lists of any tool to weights, and a report of what was gained",
     "rerank": "apply weights to an n-best list of another decoder",
     "evaluate": "corpus BLEU, chrF, TER, WER of translations, significance of a difference",
     "compare": "runs, sweeps, translations or weights side by side, in tables",
@@ -35,7 +36,7 @@ _OTHERS: Final = {"evaluate": ("compare", "evaluate")}
 # Those that Hydra does not configure.
 _PLAIN: Final = ("get-data", "plot")
 # Those that import what takes seconds.
-_SLOW: Final = ("train", "build-model", "translate")
+_SLOW: Final = ("train", "tune", "build-model", "translate")
 _HELP: Final = frozenset({"-h", "--help", "--hydra-help"})
 
 

@@ -95,8 +95,12 @@ RULES: Final = {
         (SWITCH, "optimizer.regularize_dense tuner.keep_lists group_seeds report rivals"),
         (SWITCH, "detokenize capitalize lowercase mbr"),
         (TEXT, "weights input tokenize analysis"),
-        (TEXT.or_null(), "init.file resume output baseline html plot match format"),
-        (TEXTS.or_null(), "references"),
+        (
+            TEXT.or_null(),
+            "init.file resume output baseline html plot match format start groups",
+        ),
+        (TEXTS.or_null(), "references dev test_references"),
+        (integer(0), "folds"),
         (LIST, "metrics"),
         (_CLASSES, "features.templates callbacks"),
         (_SYSTEMS, "systems"),
@@ -109,7 +113,7 @@ RULES: Final = {
         (_SPLIT, "split"),
         (one_of("cpu", "cuda"), "device"),
         (_NUMBERS, "scale decoder.scale"),
-        (_FILES, "columns"),
+        (_FILES, "columns test_columns"),
         (_FILES_OF_SETS, "decoder.columns"),
         (SWITCH.or_null(), "score decoder.score"),
         (_SIZES, "sizes decoder.sizes"),
@@ -186,7 +190,9 @@ def check_options(cfg: DictConfig) -> None:
         with suppress(ImportError):
             kind_rules = argument_rules(get_object(target))
             rules |= {f"{group}.{name}": rule for name, rule in kind_rules.items()}
-    check_values(cfg, rules | RULES)
+    # What tuning on lists means by it is a path.
+    others = {name: rule for name, rule in RULES.items() if name != "test" or "systems" in cfg}
+    check_values(cfg, rules | others)
 
 
 def refuse_removed(overrides: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -65,17 +65,52 @@ def oracle_bleu(
     return Oracle(score, chosen - first)
 
 
-def _climb(rows: Float64, begin: Int64, chosen: Int64) -> tuple[float, Int64]:
-    """Return corpus BLEU and the hypotheses where no change of one sentence gains anything."""
+def best_choice(statistics: Float64, begin: Int64, score: Callable[[Float64], Float64]) -> Int64:
+    """Return a choice of one hypothesis of each list (int64 [S]) that makes a score large.
+
+    From the first ones all lists move at once to what each by itself would gain most by, as long as
+    that gains; then hill climbing as in `oracle_bleu`. Where scores are sums over sentences, as
+    those of an error rate, none is better.
+
+    Parameters
+    ----------
+    statistics : float64 [n, k]
+    begin : int64 [S + 1]
+    score : callable
+        Of sums of statistics [..., k].
+    """
+    chosen = begin[:-1].copy()
+    owner = np.repeat(np.arange(chosen.size), np.diff(begin))
+    top = -np.inf
+    while True:
+        sums = statistics[chosen].sum(axis=0)
+        found = float(score(sums))
+        if found <= top + _TOLERANCE:
+            break
+        top, last = found, chosen
+        scores = score(sums - statistics[chosen[owner]] + statistics)
+        best = np.maximum.reduceat(scores, begin[:-1])
+        hits = np.flatnonzero(scores >= best[owner])
+        chosen = hits[np.searchsorted(hits, begin[:-1])]
+    return _climb(statistics, begin, last, score)[1]
+
+
+def _climb(
+    rows: Float64,
+    begin: Int64,
+    chosen: Int64,
+    score_sums: Callable[[Float64], Float64] = bleu_scores,
+) -> tuple[float, Int64]:
+    """Return the score and the hypotheses where no change of one sentence gains anything."""
     chosen = chosen.copy()
     sums = rows[chosen].sum(axis=0)
-    score = float(bleu_scores(sums))
+    score = float(score_sums(sums))
     moved = True
     while moved:
         moved = False
         for s, old in enumerate(chosen.tolist()):
             others = sums - rows[old] + rows[begin[s] : begin[s + 1]]
-            scores = bleu_scores(others)
+            scores = score_sums(others)
             place = int(scores.argmax())
             if scores[place] > score + _TOLERANCE:
                 chosen[s], sums, score = begin[s] + place, others[place], float(scores[place])

@@ -8,6 +8,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from torchtune_smt.core.errors import escaped
 from torchtune_smt.core.pictures import add_legend, picture
 from torchtune_smt.evaluation.features import (
     DENSE,
@@ -17,6 +18,7 @@ from torchtune_smt.evaluation.features import (
     Spelling,
     by_template,
 )
+from torchtune_smt.evaluation.tuned import Judged, WeightRange
 from torchtune_smt.runs.curves import Run
 from torchtune_smt.runs.times import round_seconds
 
@@ -55,6 +57,35 @@ def draw_overlaps(
             axis.set_xlabel("share of the features of either")
             above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
             add_legend(axis, drawn, ncols=3, **above, fontsize="small")
+
+
+def draw_ranges(
+    ranges: Sequence[WeightRange], judged: Judged, output: IO[bytes], form: str
+) -> None:
+    """Draw the score by each weight, around those values that are better than before."""
+    columns = min(len(ranges), 3)
+    rows = -(-len(ranges) // columns)
+    options: dict[str, Any] = {"figsize": (3.2 * columns, 2.4 * rows), "squeeze": False}
+    with picture(output, form, rows, columns, caption="", **options) as (_, axes):
+        for axis, one in zip(axes.flat, ranges, strict=False):
+            low, high = one.gaining or one.equal
+            # As wide as the weight at least: what is infinite, or very wide, tells nothing.
+            room = max(abs(one.weight), 1e-9)
+            low = max(low - room / 4, one.weight - 2 * room)
+            high = min(high + room / 4, one.weight + 2 * room)
+            bound = np.clip(one.curve.bound, low, high)
+            axis.stairs(judged.measure.unit * one.curve.score, bound, baseline=None)
+            axis.axhline(judged.before, color="gray", linestyle="--", linewidth=1)
+            axis.axvline(one.weight, color="C1", linewidth=1)
+            axis.set_xlim(low, high)
+            axis.set_xlabel(escaped(one.name))
+            inside = (bound[1:] > low) & (bound[:-1] < high)
+            shown = judged.measure.unit * one.curve.score[inside]
+            ends = [*shown.tolist(), judged.before]
+            margin = (max(ends) - min(ends)) / 20 or 0.1
+            axis.set_ylim(min(ends) - margin, max(ends) + margin)
+        for axis in axes.flat[len(ranges) :]:
+            axis.set_axis_off()
 
 
 def draw_weights(

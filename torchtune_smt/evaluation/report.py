@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
@@ -19,6 +19,7 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.decoders.base import Decoder, Derivation, lists_of
 from torchtune_smt.evaluation.features import DENSE
+from torchtune_smt.evaluation.pictures import draw_ranges
 from torchtune_smt.evaluation.tables import Results, Table
 from torchtune_smt.evaluation.translations import (
     Bucket,
@@ -30,6 +31,7 @@ from torchtune_smt.evaluation.translations import (
     ngram_differences,
     word_f1,
 )
+from torchtune_smt.evaluation.tuned import TunedLists
 from torchtune_smt.features.templates import template_of
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.metrics.corpus import bleu_words
@@ -195,6 +197,12 @@ def page(report: Report) -> str:
     Whatever comes from outside is escaped, and pictures are drawn from data in the page. A content
     security policy forbids the browser to load or to run anything.
     """
+    picture = b64encode(report.curves).decode("ascii")
+    return _template("page").render(report=report, picture=picture)
+
+
+def _template(name: str) -> Template:
+    """Return a template that lies beside this file."""
     environment = Environment(
         loader=PackageLoader("torchtune_smt.evaluation", "."),
         autoescape=True,
@@ -202,8 +210,23 @@ def page(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    picture = b64encode(report.curves).decode("ascii")
-    return environment.get_template("page.html.jinja").render(report=report, picture=picture)
+    return environment.get_template(f"{name}.html.jinja")
+
+
+def write_tuned(path: Path, tuned: TunedLists) -> None:
+    """Write the page of a tuning on lists: its tables, and the score by each weight."""
+    measure = tuned.judged[0].measure
+    file = io.BytesIO()
+    if tuned.ranges:
+        draw_ranges(tuned.ranges, tuned.judged[0], file, "svg")
+    html = _template("tuned").render(
+        title=f"Tuned on {tuned.judged[0].what}",
+        metric=measure.name,
+        tables=tuned.tables(),
+        picture=b64encode(file.getvalue()).decode("ascii"),
+    )
+    with atomic_writer(path) as output:
+        output.write(html)
 
 
 class _Decoded(NamedTuple):

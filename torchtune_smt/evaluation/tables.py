@@ -43,7 +43,7 @@ class Table(NamedTuple):
     def text(self) -> str:
         """Return the table with its columns flush, as plain text of `WIDTH` columns."""
         columns: list[list[str]] = []
-        for n, cells in enumerate(zip(*self._shown, strict=True)):
+        for n, cells in enumerate(zip(*self.shown(), strict=True)):
             width = max(map(len, cells))
             columns.append([c.ljust(width) if n < self.left else c.rjust(width) for c in cells])
         left, pages = columns[: self.left], [columns[: self.left]]
@@ -64,7 +64,7 @@ class Table(NamedTuple):
         sides = ["---" if n < self.left else "---:" for n in range(len(self.head))]
         head, *rows = (
             "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-            for row in self._shown
+            for row in self.shown()
         )
         table = "\n".join([head, f"|{'|'.join(sides)}|", *rows])
         notes = "\n".join(f"- {note}" for note in self.notes)
@@ -72,7 +72,7 @@ class Table(NamedTuple):
 
     def latex(self) -> str:
         """Return a ``tabular`` with rules of the package booktabs; other lines are comments."""
-        head, *rows = (" & ".join(map(_latex, row)) + r" \\" for row in self._shown)
+        head, *rows = (" & ".join(map(_latex, row)) + r" \\" for row in self.shown())
         said = [*self.before.splitlines(), *(" ".join(note.split()) for note in self.notes)]
         sides = "l" * self.left + "r" * (len(self.head) - self.left)
         begin = [*(f"% {line}" for line in said), rf"\begin{{tabular}}{{{sides}}}", r"\toprule"]
@@ -89,9 +89,8 @@ class Table(NamedTuple):
         writer.writerows([_csv(cell) for cell in row] for row in (self.head, *self.rows))
         return file.getvalue()
 
-    @property
-    def _shown(self) -> list[list[str]]:
-        """The head and the rows as they are read."""
+    def shown(self) -> list[list[str]]:
+        """Return the head and the rows as they are read."""
         return [[*self.head], *([_cell(cell) for cell in row] for row in self.rows)]
 
 

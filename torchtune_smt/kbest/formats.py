@@ -68,7 +68,7 @@ PIECE: Final = 1 << 22
 _NAME: Final = re.compile(r"(?!0x)(?=.*[A-Za-z]|[^ \t]+-)[^ \t]+")
 
 # Bytes of a file that tell how it is written.
-_LOOKED_AT: Final = 1 << 20
+_LOOKED_AT: Final = 1 << 22
 
 MAX_DENSE: Final = 200
 """cdec's lists do not say which features are dense; more than these cannot be meant."""

@@ -16,7 +16,7 @@ from torchtune_smt.core.accepts import FINITE, one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import finite_number, split_fields
-from torchtune_smt.core.textio import blocks_of_lines
+from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import readers
 from torchtune_smt.kbest.columns import AnyPath, scaled, with_columns, with_score
@@ -169,9 +169,9 @@ def detected(path: Path) -> str:
         # A pipe is read once.
         return "bars"
     if not path.is_dir():
-        # A line that is no text is for the reader to judge.
-        filled = (str(line) for block in blocks_of_lines(path) for line in block)
-        lines = list(islice((line for line in filled if line.strip(" \t")), _LOOKED_AT))
+        lines = list(
+            islice((line for line in iterate_lines(path) if line.strip(" \t")), _LOOKED_AT)
+        )
     for name, form in FORMS.items():
         if form.looks(path, lines):
             return name

@@ -93,7 +93,7 @@ class Candidates:
 
     begin: Int64
     features: Float64
-    statistics: Float64
+    statistics: Int32 | Float64
     score: Score
 
     @cached_property
@@ -125,7 +125,9 @@ class Candidates:
 
     def at(self, weights: Float64) -> float:
         """Return the score of the best hypotheses under weights (float64 [d])."""
-        return float(self.score(self.statistics[self.chosen(weights)].sum(axis=0)))
+        return float(
+            self.score(self.statistics[self.chosen(weights)].sum(axis=0, dtype=np.float64))
+        )
 
     def along(self, point: Float64, direction: Float64) -> Curve:
         """Return the score at ``point + γ direction`` for all γ."""

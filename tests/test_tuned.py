@@ -1,0 +1,185 @@
+"""Tuning on lists from files to the report: figures against simple ones, and refusals."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+from commands import run_command
+
+from torchtune_smt import KBestLists, ListSet, Vocabulary, read_weights, tune_lists
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.evaluation.oracle import best_choice
+from torchtune_smt.evaluation.tuned import _folds
+from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
+
+
+def records(seed, n, noise=1.0, k=5):
+    """Sentences of which `good` says what has fewer errors, and `own` what the decoder thought."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for number in range(n):
+        words = [f"w{w}" for w in generator.integers(0, 9, 6)]
+        hypotheses = []
+        for _ in range(k):
+            wrong = generator.random(6) < generator.random() * 0.6
+            text = " ".join("x" if bad else word for word, bad in zip(words, wrong, strict=True))
+            good = float(-wrong.sum() + noise * generator.standard_normal())
+            own = float(generator.standard_normal())
+            features = {"good": good, "own": own}
+            hypotheses.append({"text": text, "features": features, "score": 0.2 * good + own})
+        hypotheses.sort(key=lambda one: -one["score"])
+        found.append({"id": f"s{number % 7}-{seed}-{number}", "hypotheses": hypotheses})
+        found[-1]["references"] = [" ".join(words)]
+    return found
+
+
+def as_set(name, some, vocabularies, groups=True):
+    lists = KBestLists.of_records(some, words=vocabularies[0], names=vocabularies[1])
+    references = [[one["references"][0].split()] for one in some]
+    return ListSet(
+        name, lists, references, [r["id"].partition("-")[0] for r in some] if groups else None
+    )
+
+
+def test_what_is_reported_is_what_is_there():
+    vocabularies = Vocabulary(), Vocabulary()
+    dev, test = (as_set(n, records(*w), vocabularies) for n, w in (("d", (1, 150)), ("t", (2, 80))))
+    said = []
+    tuned = tune_lists(
+        *(dev, test),
+        metric=WordErrorRate(),
+        held_out=[CharacterErrorRate()],
+        samples=500,
+        say=said.append,
+    )
+    assert said == ["these lists were sorted by 0.2 good + 1 own"]
+    by = {(one.what, one.measure.name): one for one in tuned.judged}
+    assert set(by) == set(product(["d", "d, 5 folds", "t"], ["WER", "CER"]))
+    for name, some in (("d", records(1, 150)), ("t", records(2, 80))):
+        # The words that are wrong are x, and no other differs.
+        table = [[h["text"].split().count("x") for h in r["hypotheses"]] for r in some]
+        one = by[name, "WER"]
+        each = 100 / (6 * len(some))
+        assert one.before == pytest.approx(each * sum(row[0] for row in table))
+        assert one.best == pytest.approx(each * sum(map(min, table)))
+        assert one.worst == pytest.approx(each * sum(map(max, table)))
+        w = tuned.weights.values[tuned.weights.features.lookup(["good", "own"])]
+        after = [
+            row[int(np.argmax([w @ [*h["features"].values()] for h in r["hypotheses"]]))]
+            for row, r in zip(table, some, strict=True)
+        ]
+        assert one.after == pytest.approx(each * sum(after))
+        assert one.low < one.after < one.high
+    # Chosen by it, it has no p. Of the 2^7 ways to swap groups, two are as extreme.
+    assert by["d", "WER"].p is None
+    assert by["t", "WER"].p == 2 / 2**7
+    assert by["d", "WER"].after <= by["d, 5 folds", "WER"].after < by["d", "WER"].before
+    for one in tuned.ranges:
+        assert one.equal[0] <= one.weight <= one.equal[1]
+        assert one.gaining[0] <= one.equal[0] <= one.equal[1] <= one.gaining[1]
+    assert "5 folds" in tuned.text()
+
+
+def test_cross_validation_tells_noise_from_gain():
+    """Features without meaning: on the lists tuned on there is a gain, and none elsewhere."""
+    gained, expected = [], []
+    for seed in range(8):
+        some = records(seed, 60)
+        generator = np.random.default_rng(seed)
+        for one in (h for r in some for h in r["hypotheses"]):
+            one["features"] = dict(zip("abc", generator.standard_normal(3), strict=True))
+            one["score"] = one["features"]["a"]
+        for one in some:
+            one["hypotheses"].sort(key=lambda h: -h["score"])
+        tuned = tune_lists(
+            as_set("d", some, (Vocabulary(), Vocabulary())), metric=WordErrorRate(), samples=50
+        )
+        inside, folds = tuned.judged
+        gained.append(inside.before - inside.after)
+        expected.append(folds.before - folds.after)
+    assert min(gained) > 0
+    assert np.mean(gained) > 4
+    assert abs(np.mean(expected)) < 2.5
+
+
+def test_groups_are_in_one_fold_each():
+    group = np.repeat(np.arange(12), np.arange(1, 13))
+    fold = _folds(group, 4, 0)
+    assert all(np.unique(fold[group == g]).size == 1 for g in range(12))
+    sizes = np.bincount(fold)
+    assert sizes.size == 4
+    assert sizes.max() - sizes.min() <= 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_choice_by_brute_force(seed):
+    generator = np.random.default_rng(seed)
+    statistics = generator.integers(1, 7, (9, 2))
+    if seed % 2:
+        statistics[:, 1] = 4
+    begin = np.array([0, 3, 6, 9])
+    score = lambda sums: -sums[..., 0] / sums[..., 1]  # noqa: E731
+    found = score(statistics[best_choice(statistics, begin, score)].sum(axis=0))
+    choices = product(range(3), range(3, 6), range(6, 9))
+    every = sorted(float(score(statistics[list(c)].sum(axis=0))) for c in choices)
+    # A ratio with other denominators is no sum over sentences.
+    assert found == pytest.approx(every[-1]) if seed % 2 else found >= every[-2]
+
+
+def write(folder, name, some):
+    (folder / name).write_text("".join(f"{json.dumps(one)}\n" for one in some))
+    lines = [f"{one['id']} {one['references'][0]}\n" for one in some]
+    (folder / f"{name}.text").write_text("".join(lines))
+    (folder / f"{name}.spk").write_text(
+        "".join(f"{one['id']} {one['id'].partition('-')[0]}\n" for one in some)
+    )
+
+
+def test_the_command(tmp_path):
+    for name, seed in (("d", 1), ("t", 2)):
+        write(tmp_path, name, records(seed, 60))
+    given = ["dev=d", "references=d.text", "test=t", "test_references=t.text", "metric=wer"]
+    given += ["samples=100", "html=report.html"]
+    outcome = run_command("tune", *given, "groups=-", folder=tmp_path).check()
+    assert "these lists were sorted by 0.2 good + 1 own" in outcome.out + outcome.err
+    assert "d, 5 folds" in outcome.out
+    names, _ = read_weights(tmp_path / "tuned.weights.txt")
+    assert sorted(names.names(range(2))) == ["good", "own"]
+    page = (tmp_path / "report.html").read_text()
+    assert "d, 5 folds" in page
+    assert "<svg" in page or "data:image/svg" in page
+    # A file says the same.
+    (tmp_path / "spk").write_text(
+        (tmp_path / "d.spk").read_text() + (tmp_path / "t.spk").read_text()
+    )
+    again = run_command("tune", *given, "groups=spk", folder=tmp_path).check()
+    assert again.out == outcome.out
+    # So do the lists: they have references, too.
+    given = [one for one in given if "references" not in one]
+    assert run_command("tune", *given, "groups=-", folder=tmp_path).check().out == outcome.out
+
+
+def test_what_is_refused(tmp_path):
+    write(tmp_path, "d", records(1, 20))
+    write(tmp_path, "t", records(1, 20)[5:])
+    (tmp_path / "part.text").write_text("".join((tmp_path / "d.text").open().readlines()[1:]))
+    dev = ["dev=d", "references=d.text", "metric=wer", "folds=0", "samples=20"]
+    for more, word in (
+        (["test=d", "test_references=t.text"], "test"),
+        (["test=t", "test_references=d.text"], "test"),
+        (["test=t", "test_references=t.text"], "s5-1-5"),
+        (["test_references=t.text"], "test_references"),
+        (["references=part.text"], "s0-1-0"),
+        (["groups=+"], "groups"),
+        (["folds=1"], "folds"),
+        (["tuner.iterations=3"], "tuner.iterations"),
+        (["weights=d.text"], "weights"),
+    ):
+        given = [o for o in dev if o.partition("=")[0] not in {m.partition("=")[0] for m in more}]
+        outcome = run_command("tune", *given, *more, folder=tmp_path)
+        assert outcome.code == 1
+        assert word in outcome.err
+    same = [as_set("d", records(1, 20), (Vocabulary(), Vocabulary()))] * 2
+    with pytest.raises(InputError, match="s0-1-0"):
+        tune_lists(*same, metric=WordErrorRate(), folds=0)

@@ -1,0 +1,412 @@
+"""Weights tuned on k-best lists, and what was gained, told honestly.
+
+The score on the lists that were tuned on is too good: weights were chosen by it. By
+cross-validation each list is judged under weights that were tuned without it (and without the
+others of its group: a speaker, a document), and the score of all is what to expect of new lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from torchtune_smt.core.accepts import integer
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
+from torchtune_smt.evaluation.oracle import best_choice
+from torchtune_smt.evaluation.significance import (
+    SAMPLES,
+    bootstrap_scores,
+    randomization_test,
+    said_p,
+)
+from torchtune_smt.evaluation.tables import Cell, Table
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.measure import BLEU, Measure
+from torchtune_smt.kbest.order import combination, sorted_by
+from torchtune_smt.metrics.base import Metric, References, measure_of
+from torchtune_smt.metrics.lists import measured
+from torchtune_smt.tuners.auto import Auto, candidates_of
+from torchtune_smt.tuners.batch import Solver, checked_solution
+from torchtune_smt.tuners.lines import Curve
+
+# Of more features, there is no table of their weights.
+FEW: Final = 50
+# Of the scores' variance; what is left is rounding's.
+EXACT: Final = 1 - 1e-4
+
+
+@dataclass(frozen=True)
+class ListSet:
+    """Lists of some sentences, with what they are judged by.
+
+    Attributes
+    ----------
+    name : str
+    lists : KBestLists
+        With names of features and words; in each list, the hypotheses in the decoder's order.
+    references : sequence of sequences of word lists
+        By `KBestLists.index`.
+    groups : sequence of str, optional
+        The speaker, or document, of each list; cross-validation and tests keep them together.
+    """
+
+    name: str
+    lists: KBestLists
+    references: References
+    groups: Sequence[str] | None = None
+
+    @cached_property
+    def group(self) -> Int64:
+        """The number of each list's group."""
+        if self.groups is None:
+            return np.arange(len(self.lists))
+        if len(self.groups) != len(self.lists):
+            raise ValueError(f"{len(self.lists)} lists have {len(self.groups)} groups")
+        return np.unique(list(self.groups), return_inverse=True)[1].astype(np.int64)
+
+
+class Judged(NamedTuple):
+    """A choice of hypotheses judged by a metric, beside the decoder's own.
+
+    Attributes
+    ----------
+    what : str
+        Of which lists, and how it was chosen.
+    sentences : int
+    measure : Measure
+    before, after : float
+        For people.
+    low, high : float
+        95% of `after` lie between them on sentences, or groups, that are drawn anew.
+    p : float, optional
+        Of a difference as large without any; None where the weights were chosen by this.
+    worst, best : float, optional
+        Of all choices there are.
+    """
+
+    what: str
+    sentences: int
+    measure: Measure
+    before: float
+    after: float
+    low: float
+    high: float
+    p: float | None
+    worst: float | None = None
+    best: float | None = None
+
+
+class WeightRange(NamedTuple):
+    """A weight, and what other values it could have while the others stay as they are.
+
+    Attributes
+    ----------
+    name : str
+    weight : float
+    equal : (float, float)
+        As good on the lists tuned on.
+    gaining : (float, float), optional
+        Better than the decoder's own order.
+    without : float
+        The score with the weight 0, for people.
+    curve : Curve
+        The score, larger is better, by the weight.
+    """
+
+    name: str
+    weight: float
+    equal: tuple[float, float]
+    gaining: tuple[float, float] | None
+    without: float
+    curve: Curve
+
+
+@dataclass(frozen=True)
+class TunedLists:
+    """Weights, and what was gained.
+
+    Attributes
+    ----------
+    weights : FrozenWeights
+    judged : list of Judged
+        On the lists tuned on, by cross-validation, and on the sets of tests; metric by metric.
+    ranges : list of WeightRange
+        Of up to 50 features.
+    notes : list of str
+    """
+
+    weights: FrozenWeights
+    judged: list[Judged]
+    ranges: list[WeightRange]
+    notes: list[str]
+
+    def tables(self) -> list[Table]:
+        """Return what was gained, and the weights."""
+        rows: list[list[Cell]] = []
+        for one in self.judged:
+            shown = [f"{x:.{one.measure.digits}f}" for x in (one.before, one.after)]
+            interval = " to ".join(f"{x:.{one.measure.digits}f}" for x in (one.low, one.high))
+            ends = [
+                "" if x is None else f"{x:.{one.measure.digits}f}" for x in (one.best, one.worst)
+            ]
+            p = "" if one.p is None else said_p(one.p)
+            rows.append([one.what, one.measure.name, *shown, interval, p, *ends])
+        head = ["lists", "metric", "before", "after", "95%", "p", "oracle", "anti-oracle"]
+        tables = [Table(head, rows, self.notes, left=2)]
+        if self.ranges:
+            measure = self.judged[0].measure
+            weights: list[list[Cell]] = [
+                [
+                    one.name,
+                    one.weight,
+                    _span(one.equal),
+                    "" if one.gaining is None else _span(one.gaining),
+                    f"{one.without:.{measure.digits}f}",
+                ]
+                for one in self.ranges
+            ]
+            head = ["feature", "weight", "equally good", "better than before", "with 0"]
+            note = "each weight by itself, the others as they are, on the lists tuned on"
+            tables.append(Table(head, weights, [note]))
+        return tables
+
+    def text(self) -> str:
+        """Return the tables as plain text."""
+        return "\n".join(table.text() for table in self.tables())
+
+
+def tune_lists(
+    dev: ListSet,
+    *tests: ListSet,
+    metric: Metric,
+    held_out: Sequence[Metric] = (),
+    solver: Solver | None = None,
+    start: Snapshot | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    samples: int = SAMPLES,
+    say: Callable[[str], None] = lambda text: None,
+) -> TunedLists:
+    """Tune weights on lists, and say what was gained.
+
+    Parameters
+    ----------
+    dev : ListSet
+        Tuned on.
+    tests : ListSet
+        Judged in the end; nothing is chosen by them.
+    metric : Metric
+        Tuned to.
+    held_out : sequence of Metric
+        Reported besides.
+    solver : Solver, optional
+        `Auto` by default.
+    start : Snapshot, optional
+        By default, where lists have scores, the weights that explain them best.
+    folds : int
+        Of cross-validation, for which weights are tuned so many times more; 0: none.
+    seed : int
+        Of the solver, the folds and the tests.
+    samples : int
+        Of intervals and tests.
+    say : callable
+        Told at once what lists were sorted by.
+
+    Raises InputError: a set of tests has sentences of `dev`, or the solver cannot work on the
+    lists. ValueError: the lists have no names of features or no words.
+    """
+    integer(0).check("folds", folds)
+    for test in tests:
+        _check_apart(dev, test)
+    lists = measured(dev.lists, dev.references, metric)
+    if lists.features is None:
+        raise ValueError("these lists have no names of features")
+    if folds == 1 or (folds and folds > int(dev.group.max()) + 1):
+        raise InputError(
+            f"folds={folds}: there must be 2 or more, and no more than the "
+            f"{int(dev.group.max()) + 1} groups of lists, or 0"
+        )
+    dimension, notes = len(lists.features), list[str]()
+    first = np.zeros(dimension)
+    if start is not None:
+        first = start.read(lists.features, np.arange(dimension))
+    elif lists.score is not None:
+        first, said = _own_weights(lists)
+        say(said)
+        notes.append(said)
+    solver = solver or Auto()
+
+    def solved(some: KBestLists) -> Float64:
+        found = solver.solve(some, first.copy(), (seed,))
+        return checked_solution(found, solver, dimension).weights
+
+    weights = solved(lists)
+    every = [_Chosen(dev.name, dev, lists, lists.best(weights), seen=True)]
+    if folds:
+        chosen = np.empty(len(lists), np.int64)
+        fold = _folds(dev.group, folds, seed)
+        for number in range(folds):
+            out = np.flatnonzero(fold == number)
+            inside = np.flatnonzero(fold != number)
+            chosen[out] = lists.begin[out] + _places(lists.some(out), solved(lists.some(inside)))
+        every.append(_Chosen(f"{dev.name}, {folds} folds", dev, lists, chosen, folds=True))
+    for test in tests:
+        own = measured(test.lists, test.references, metric)
+        if own.features is not lists.features:
+            raise ValueError(f"{test.name} does not share the features of {dev.name}")
+        every.append(_Chosen(test.name, test, own, own.best(weights)))
+    judged = [_judged(one, by, seed, samples) for by in (metric, *held_out) for one in every]
+    if judged[0].measure.unit * (judged[0].after - judged[0].before) < 0:
+        notes.append(
+            f"no weights of these features were found that reach the decoder's own order on "
+            f"{dev.name}: it is better than what is returned"
+        )
+    if folds:
+        notes.append(
+            f"what to expect on new lists is in the line of the {folds} folds: each was judged "
+            "under weights that were tuned without it"
+        )
+    whole = "sentences" if dev.groups is None else "groups"
+    notes.append(f"p: randomisation by {whole}, {samples:,} trials; 95%: bootstrap by {whole}")
+    active, _ = lists.rows.numbered()
+    ranges = _ranges(lists, weights) if 0 < active.size <= FEW else []
+    return TunedLists(FrozenWeights(lists.features, weights), judged, ranges, notes)
+
+
+def _span(ends: tuple[float, float]) -> str:
+    return " to ".join(f"{x:.4g}" for x in ends)
+
+
+def _check_apart(dev: ListSet, test: ListSet) -> None:
+    """Raise InputError where sets share sentences."""
+    mine, theirs = dev.lists, test.lists
+    shared: list[str] = []
+    if mine.ids is not None and theirs.ids is not None:
+        names = (set(mine.ids.names(mine.index)), theirs.ids.names(theirs.index))
+        # Numbers are of lines, which all files have.
+        shared = [name for name in names[1] if name in names[0] and not name.isdecimal()]
+    elif mine.words is not None and theirs.words is not None:
+        texts = [tuple(one.text(h) for h in range(len(one))) for one in mine]
+        others = {tuple(one.text(h) for h in range(len(one))) for one in theirs}
+        same = [text for text in texts if text in others]
+        shared = ["all of them"] if len(same) == len(texts) else []
+    if shared:
+        raise InputError(
+            f"{test.name} has sentences of {dev.name}, {shared[0]} among them: weights that are "
+            "tuned on the sentences of a test say nothing of others; give other lists"
+        )
+
+
+def _own_weights(lists: KBestLists) -> tuple[Float64, str]:
+    """Return the weights that explain the scores of lists best, and what is said of them."""
+    assert lists.features is not None and lists.score is not None
+    first = np.zeros(len(lists.features))
+    active, rows = lists.rows.numbered()
+    if active.size > FEW:
+        return first, f"there are {active.size:,} features: tuning starts from weights of 0"
+    table = np.ascontiguousarray(rows.dense(active.size).T)
+    found, share = sorted_by(lists.begin, table, lists.score)
+    if share <= 0:
+        return first, "the scores of these lists have nothing to do with their features"
+    first[active] = found
+    said = combination(lists.features.names(active), found)
+    if share >= EXACT:
+        return first, f"these lists were sorted by {said}"
+    return first, f"the scores of these lists are explained to {share:.1%} by {said}"
+
+
+def _folds(group: Int64, folds: int, seed: int) -> Int64:
+    """Return the fold of each list: groups in random order, each to the fold with fewest lists."""
+    sizes = np.bincount(group)
+    order = np.random.default_rng((seed, 1)).permutation(sizes.size)
+    filled, fold = np.zeros(folds, np.int64), np.empty(sizes.size, np.int64)
+    for g in order[np.argsort(-sizes[order], kind="stable")].tolist():
+        fold[g] = filled.argmin()
+        filled[fold[g]] += sizes[g]
+    return fold[group]
+
+
+def _places(lists: KBestLists, weights: Float64) -> Int64:
+    """Return the place of the best hypothesis in each list."""
+    return lists.best(weights) - lists.begin[:-1]
+
+
+class _Chosen(NamedTuple):
+    """The hypotheses that were chosen of a set.
+
+    `seen`: under weights that were tuned on them; `folds`: under those of several folds.
+    """
+
+    what: str
+    set: ListSet
+    lists: KBestLists
+    chosen: Int64
+    seen: bool = False
+    folds: bool = False
+
+
+def _judged(one: _Chosen, metric: Metric, seed: int, samples: int) -> Judged:
+    """Return how a choice is judged by a metric."""
+    lists, before, after = one.lists, one.lists.begin[:-1], one.chosen
+    own = lists.statistics is not None and lists.measure == measure_of(metric)
+    if not own:
+        # No more than what is asked for.
+        numbers = np.unique(np.concatenate([before, after]))
+        before, after = np.searchsorted(numbers, before), np.searchsorted(numbers, after)
+        lists = replace(lists, gain=None, statistics=None, measure=BLEU).chosen(numbers)
+        lists = measured(lists, one.set.references, metric)
+    assert lists.statistics is not None
+    measure, statistics = lists.measure, lists.statistics.astype(np.float64)
+    rows = np.zeros((2, int(one.set.group.max(initial=-1)) + 1, measure.width))
+    for row, chosen in zip(rows, (before, after), strict=True):
+        np.add.at(row, one.set.group, statistics[chosen])
+    drawn = bootstrap_scores(rows[1][:, None], measure.scores, samples, seed)
+    scores = measure.scores(rows.sum(axis=1))
+    low, high = np.sort(measure.unit * np.percentile(drawn, (2.5, 97.5)))
+    p = None
+    if not one.seen:
+        p = randomization_test(
+            rows[0][:, None], rows[1][:, None], measure.scores, samples, seed
+        ).value
+    best, worst = None, None
+    if own and not one.folds:
+        best, worst = (
+            measure.unit * float(measure.scores(statistics[chosen].sum(axis=0)))
+            for chosen in (
+                best_choice(statistics, lists.begin, measure.scores),
+                best_choice(statistics, lists.begin, lambda sums: -measure.scores(sums)),
+            )
+        )
+    was, now = (measure.unit * scores).tolist()
+    return Judged(
+        *(one.what, len(lists), measure, was, now, float(low), float(high), p, worst, best)
+    )
+
+
+def _ranges(lists: KBestLists, weights: Float64) -> list[WeightRange]:
+    """Return what other values each weight could have."""
+    assert lists.features is not None and lists.statistics is not None
+    active, candidates = candidates_of(lists)
+    own = weights[active]
+    score, unit = lists.measure.scores, lists.measure.unit
+    before = float(score(lists.statistics[lists.begin[:-1]].sum(axis=0)))
+    now = candidates.at(own)
+    ranges = []
+    for j, name in enumerate(lists.features.names(active)):
+        curve = candidates.along(own, np.eye(active.size)[j])
+        curve = Curve(curve.bound + own[j], curve.score)
+        low, high = curve.around(own[j], before)
+        gaining = (low, high) if now > before and low < high else None
+        without = own.copy()
+        without[j] = 0.0
+        equal = curve.around(own[j], now)
+        ranges.append(
+            WeightRange(name, own[j], equal, gaining, unit * candidates.at(without), curve)
+        )
+    return ranges

@@ -1,0 +1,63 @@
+"""The solver that fits the number of features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtune_smt.core.accepts import Checked, accepting, integer
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.tuners.batch import Solution, check_start
+from torchtune_smt.tuners.lines import Candidates, search
+from torchtune_smt.tuners.mert import Mert
+from torchtune_smt.tuners.mira import KBestMira
+
+
+def candidates_of(lists: KBestLists) -> tuple[Int64, Candidates]:
+    """Return the features that occur in lists (int64, ascending), and a dense table of them.
+
+    Raises InputError: the lists have no statistics.
+    """
+    if lists.statistics is None:
+        raise InputError("the lists have no statistics of a metric; see torchtune_smt.measured")
+    active, rows = lists.rows.numbered()
+    table = np.ascontiguousarray(rows.dense(active.size).T)
+    return active, Candidates(lists.begin, table, lists.statistics, lists.measure.scores)
+
+
+@dataclass(frozen=True)
+class Auto(Checked):
+    """Search along lines for a few features, MERT for tens, MIRA for thousands.
+
+    Parameters
+    ----------
+    few : int
+        Up to so many, `torchtune_smt.tuners.lines.search` finds the weights.
+    tens : int
+        Up to so many, `Mert`, with its defaults; above, `KBestMira`.
+    """
+
+    accepts = accepting(few=integer(0), tens=integer(0))
+
+    few: int = 4
+    tens: int = 50
+
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return the weights that one of the solvers finds; see `Solver.solve`."""
+        active, _ = lists.rows.numbered()
+        if active.size > self.tens:
+            return KBestMira().solve(lists, start, seed)
+        if active.size > self.few or active.size == 0:
+            return Mert(max_features=self.tens).solve(lists, start, seed)
+        check_start(lists, start)
+        active, candidates = candidates_of(lists)
+        begin = start[active]
+        starts = [begin] if begin.any() else [np.ones(active.size)]
+        weights = start.copy()
+        weights[active] = search(candidates, starts, seed)
+        score, before = (candidates.at(one) for one in (weights[active], begin))
+        return Solution(weights, {"score": score, "start_score": before})
