@@ -42,6 +42,7 @@ from torchtune_smt.core.resources import config_folder
 
 # What else they are made of, where None will not do.
 NEEDED = {
+    "weights": {"bleu": 1},
     "params": [torch.zeros(1, dtype=torch.float64)],
     "path": "nowhere",
     "language_model": "lm",
@@ -52,7 +53,8 @@ SAID = """
 1, 2 or 3: Ramp.variant
 a finite number, or null: KBestFiles.missing
 a number above 0: AROW.initial_accumulator AROW.initial_precision Accuracy.gap Accuracy.residual
-    Accuracy.seconds ClusteredWeights.lr ExpectedGain.temperature HopeFear.cost KBestMira.C
+    Accuracy.seconds ChrF.beta ClusteredWeights.lr ExpectedGain.temperature HopeFear.cost
+    KBestMira.C
     Mert.spread MosesBleu.smoothing Pro.tolerance Ramp.cost SmoothedHinge.mu SparseOptimizer.lr
     StepLearning.lr
 a number above 0 and below 1, or null: BatchLearning.noise
@@ -71,7 +73,8 @@ a whole number, -1 or more (up to 1,073,741,824), or null: PhraseDecoder.distort
 a whole number, 0 or more: Mert.random_directions Mert.restarts SparseOptimizer.unregularized
 a whole number, 0 or more, or null: Stale.max_staleness Stale.simulate
 a whole number, 1 or more: Accuracy.steps BatchLearning.path BuiltModel.iterations
-    BuiltModel.table_limit ClusteredWeights.count ClusteredWeights.passes Dataset.max_length
+    BuiltModel.table_limit ChrF.order ClusteredWeights.count ClusteredWeights.passes
+    Dataset.max_length
     Engine.attempts KBestMira.passes LengthFilter.max_length Mert.max_features MixedLearning.shards
     OnlineTuner.batch_size Pro.steps ProSampler.candidates ProSampler.pairs StepLearning.passes
     Stochastic.batch_size Stochastic.passes
@@ -95,7 +98,7 @@ de, or null: Dataset.split_compounds
 drop or keep: GroupingTuner.zero_group
 epoch, step or none: AveragingOptimizer.average
 error or skip: KBestFiles.on_error
-error or worst: ExternalScores.missing
+error or worst: ExternalScores.missing MetricMix.missing
 false, true or phrases: BitextModel.unaligned_edges
 fast_align, hmm or eflomal: BuiltModel.aligner
 keep or drop: GrammarDecoder.unknown

@@ -22,7 +22,7 @@ from torchtune_smt.metrics import (
     BleuPlusOne,
     CharacterErrorRate,
     ChrF,
-    Mix,
+    MetricMix,
     TranslationEditRate,
     WordErrorRate,
     bind_metric,
@@ -123,7 +123,7 @@ def test_a_mix_is_the_sum_of_its_parts(tmp_path):
     path, corpus = tmp_path / "comet.txt", [([["a", "b"], ["c"], []], [["a", "c"]])]
     path.write_text("0 ||| a b ||| 0.7\n0 ||| c ||| -1.5\n0 |||  ||| 2\n")
     references = [references for _, references in corpus]
-    metric = Mix({"bleu": 2, "external": 1, "wer": 0.5, "chrf": 1}, str(path))
+    metric = MetricMix({"bleu": 2, "external": 1, "wer": 0.5, "chrf": 1}, str(path))
     lists = of_strings(corpus)
     found = measured(lists, references, metric)
     sums = found.statistics.sum(axis=0)
@@ -142,7 +142,7 @@ def test_a_mix_is_the_sum_of_its_parts(tmp_path):
     assert Judge(bound, metric.measure).judged(elsewhere).gain == pytest.approx(gains)
     for weights, more in (({}, None), ({"x": 1}, None), ({"external": 1}, None)):
         with pytest.raises(ValueError, match="weights"):
-            Mix(weights, more)
+            MetricMix(weights, more)
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,14 @@ def test_every_metric(repository, tmp_path):
     path.write_text("".join(f"0 ||| {h} ||| {0.5 - i}\n" for i, h in enumerate(HYPOTHESES)))
     words = Vocabulary()
     kbest = kbest_of(0, [hypothesis.split() for hypothesis in HYPOTHESES], words)
-    short = kbest_of(1, [["a"], ["a", "b"], ["a", "b", "c"]], words)
+    short = kbest_of(1, [["a"], ["a", "b"], ["a", "b", "c"], ["c", "a"]], words)
     references = [["a b c d e".split()], [["a", "c"]]]
     seen = {}
     for name in names(repository, "metric"):
-        options = [f"metric.path={path}"] if name == "external" else []
+        options = {
+            "external": [f"metric.path={path}"],
+            "mix": ["metric.weights={bleu:1,chrf:1}"],
+        }.get(name, [])
         metric = make(repository, "metric", f"metric={name}", *options).bind(references, words)
         gains = metric.gains(kbest)
         assert gains.dtype == np.float64 and gains.shape == (5,)

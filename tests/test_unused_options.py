@@ -157,7 +157,9 @@ effect(lambda c: c.references, "decoder.format")
 effect(part("metric"), "metric._target_ metric.path metric.missing metric.short_references")
 effect(part("metric"), "metric.smooth_unigrams metric.grounding metric.smoothing metric.nakov")
 effect(part("metric"), "metric.smooth_brevity metric.smooth_method metric.smooth_value")
-effect(part("metric"), "metric.effective_order")
+effect(
+    part("metric"), "metric.effective_order metric.filters metric.weights metric.order metric.beta"
+)
 
 
 def draws_pairs(case: Case) -> bool:

@@ -21,7 +21,7 @@ from torchtune_smt.metrics.bleu import (
 from torchtune_smt.metrics.chrf import ChrF
 from torchtune_smt.metrics.errors import CharacterErrorRate, WordErrorRate
 from torchtune_smt.metrics.lists import ExternalScores
-from torchtune_smt.metrics.mix import Mix
+from torchtune_smt.metrics.mix import MetricMix
 from torchtune_smt.metrics.ter import TranslationEditRate
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "ExternalScores",
     "LiangBleu",
     "Metric",
-    "Mix",
+    "MetricMix",
     "MosesBleu",
     "NakovBleu",
     "PhrasalBleu",

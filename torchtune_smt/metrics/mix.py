@@ -25,7 +25,7 @@ from torchtune_smt.metrics.ter import TranslationEditRate
 
 @dataclass(frozen=True)
 class CorpusBleu(CorpusMetric):
-    """Corpus BLEU as a part of a `Mix`; the gain of a hypothesis is BLEU+1."""
+    """Corpus BLEU as a part of a `MetricMix`; the gain of a hypothesis is BLEU+1."""
 
     measure: ClassVar[Measure] = BLEU
 
@@ -62,7 +62,7 @@ KINDS: Final[dict[str, type[CorpusMetric]]] = {
 
 
 @dataclass(frozen=True)
-class Mix(CorpusMetric):
+class MetricMix(CorpusMetric):
     """A weighted sum of corpus scores: Σ w_i · score_i, where error rates count below 0.
 
     All scores are in 0..1 but for those of a file. A gain is the same sum over the hypothesis by
@@ -118,7 +118,7 @@ def _of(name: str) -> CorpusMetric:
 class BoundMix(BoundCorpusMetric):
     """A mix for one set of references."""
 
-    def __init__(self, metric: Mix, references: References, words: Vocabulary) -> None:
+    def __init__(self, metric: MetricMix, references: References, words: Vocabulary) -> None:
         super().__init__(metric, words)
         self._weights = metric.weights
         column: ExternalScores | None = getattr(metric, "_column", None)

@@ -23,7 +23,7 @@ from torchtune_smt import KBestLists, Mert, measured
 from torchtune_smt.metrics import (
     CharacterErrorRate,
     ChrF,
-    Mix,
+    MetricMix,
     NakovBleu,
     TranslationEditRate,
     WordErrorRate,
@@ -35,7 +35,7 @@ METRICS: dict[str, Any] = {
     "ter": TranslationEditRate(),
     "wer": WordErrorRate(),
     "cer": CharacterErrorRate(),
-    "mix": Mix({"bleu": 1, "ter": 1}),
+    "mix": MetricMix({"bleu": 1, "ter": 1}),
 }
 PEERS: dict[str, Any] = {"chrf": CHRF(), "ter": TER(case_sensitive=True)}
 
