@@ -178,7 +178,7 @@ class AdaGrad(SparseOptimizer):
         weight = parameter.index_select(0, indices).addcmul_(gradient, rate, value=-1)
         state["step"] += 1
         if _each_step(group):
-            weight = _regularized(weight, rate, None, indices, group)
+            weight = regularized(weight, rate, None, indices, group)
             state["last"].index_fill_(0, indices, state["step"])
         parameter.index_copy_(0, indices, weight)
         state["sum"].index_copy_(0, indices, accumulated)
@@ -198,7 +198,7 @@ class AdaGrad(SparseOptimizer):
         weight = parameter.index_select(0, indices)
         rate = beside(self._rate(state["sum"].index_select(0, indices), settings["lr"]), weight)
         times = beside(times, weight)
-        parameter.index_copy_(0, indices, _regularized(weight, rate, times, indices, settings))
+        parameter.index_copy_(0, indices, regularized(weight, rate, times, indices, settings))
 
     def _rate(self, sums: Tensor, lr: Tensor | float) -> Tensor:
         """Return lr / √G, or lr / G, and 0 where G = 0."""
@@ -312,7 +312,7 @@ def _each_step(group: Group) -> bool:
     return each
 
 
-def _regularized(
+def regularized(
     weight: Tensor, step: Tensor, times: Tensor | None, indices: Tensor, settings: Group
 ) -> Tensor:
     """Return weights after `times` (None: 1) proximal steps of some size, none where it is 0."""

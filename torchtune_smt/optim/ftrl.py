@@ -9,15 +9,10 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.accepts import SWITCH, accepting, least
-from torchtune_smt.optim.adagrad import with_squares
+from torchtune_smt.optim.adagrad import regularized, with_squares
 from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.optim.state import Count, Group, Kept, State, Vector, beside
-from torchtune_smt.regularizers.base import (
-    Regularizer,
-    is_separable,
-    is_separable_by_rows,
-    proximal,
-)
+from torchtune_smt.regularizers.base import Regularizer, is_separable, is_separable_by_rows
 
 
 class FTRL(SparseOptimizer):
@@ -96,20 +91,23 @@ class FTRL(SparseOptimizer):
         weight = parameter.index_select(0, indices)
         before = state["sum"].index_select(0, indices)
         after = with_squares(before, gradient, indices)
-        Q = beside(after.sqrt() + group["beta"], weight)
-        old = beside(before.sqrt() + group["beta"], weight)
+        Q = beside(after.sqrt().add_(group["beta"]), weight)
+        old = beside(before.sqrt().add_(group["beta"]), weight)
+        dual = state["dual"].index_select(0, indices)
         # One that has had no gradient yet is at the point that it begins with.
         fresh = beside(before == group["initial_accumulator"], weight)
-        dual = torch.where(fresh, -old * weight, state["dual"].index_select(0, indices))
-        dual = dual.addcmul_(Q - old, weight, value=-1).add_(gradient, alpha=group["lr"])
-        # Where Q = 0, g is 0 too.
-        point = torch.where(Q > 0, -dual / Q, weight)
-        if group["regularizer"] is not None:
-            step = (group["lr"] / Q).masked_fill_(Q == 0, 0).to(weight.dtype)
-            moved = proximal(group["regularizer"], point, step)
-            free = fresh & beside(after == before, weight)
-            free = free | beside(indices < group["unregularized"], weight)
-            point = torch.where(free, point, moved)
+        begun = not bool(fresh.any())
+        if not begun:
+            dual = torch.where(fresh, -old * weight, dual)
+        dual.addcmul_(Q - old, weight, value=-1).add_(gradient, alpha=group["lr"])
+        point = (dual / Q).neg_()
+        step = Q.reciprocal().mul_(group["lr"])
+        if not begun:
+            # Where Q = 0, g is 0, too.
+            still = fresh & beside(after == before, weight)
+            point = torch.where(still, weight, point)
+            step = step.masked_fill(still, 0)
+        point = regularized(point, step, None, indices, group)
         state["step"] += 1
         parameter.index_copy_(0, indices, point)
         state["sum"].index_copy_(0, indices, after)

@@ -605,19 +605,18 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """Return the state of a parameter, made or lengthened, with its settings in force."""
         state: State = self.state[parameter]
         self._check_own(parameter)
-        weight = rows_of(parameter)
         if not state:
-            state.update(new_state(self._kept(group), weight))
+            state.update(new_state(self._kept(group), rows_of(parameter)))
         settings = {name: by_itself(group[name]) for name in self.settings}
         if self._pending.setdefault(parameter, settings) != settings:
             self._check_settings(group, resumed=True)
+            self._lengthen(group, parameter, state)
             before = {**group, **self._pending[parameter]}
-            self._lengthen(before, weight, state)
-            self._settle(before, group, weight, state)
+            self._settle(before, group, rows_of(parameter), state)
             self._pending[parameter] = settings
-            self._changed(group, weight, state)
+            self._changed(group, rows_of(parameter), state)
             self._renote(parameter)
-        self._lengthen({**group, **settings}, weight, state)
+        self._lengthen(group, parameter, state)
         return state
 
     def _bring(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> bool:
@@ -648,16 +647,16 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
         """Adapt a state, which is up to date, to new settings."""
 
-    def _lengthen(self, settings: Group, weight: Tensor, state: State) -> None:
-        length = len(weight)
+    def _lengthen(self, group: Group, parameter: Tensor, state: State) -> None:
+        length = parameter.shape[0] if parameter.dim() else 1
         for name, value in state.items():
-            if torch.is_tensor(value) and len(value) != length:
+            if torch.is_tensor(value) and value.shape[0] != length:
                 if len(value) > length:
                     raise ValueError(
                         f"a parameter has shrunk from {len(value)} rows to {length}, which "
                         f"{self._name} cannot follow: make a new optimizer"
                     )
-                kept = self._kept(settings)[name]
+                kept = self._kept({**group, **self._pending[parameter]})[name]
                 assert isinstance(kept, Vector)
                 state[name] = lengthened(value, length, kept.value(state))
 
