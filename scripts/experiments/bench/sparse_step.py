@@ -1,8 +1,10 @@
 """A step with sparse gradients of embeddings: AdaGrad with L1 here, and torch.optim.Adagrad.
 
+    python scripts/experiments/bench/sparse_step.py --rows 1000000
+
 Of each size, both take steps in turn on the same gradients, repeated rows among them, and so do the
 rows that are read before (`catch_up`). Prints milliseconds of processor time a step (on a GPU: of
-the clock, with all that was queued waited for at the end), and how often torch's they are.
+the clock) on one thread, and how many times torch's they are: of both calls, and of the step alone.
 """
 
 from __future__ import annotations
@@ -48,38 +50,43 @@ def measure(rows: int, width: int, touched: int, steps: int, device: str) -> Non
         parameter = torch.nn.Parameter(start.clone().to(device))
         made.append((parameter, build(parameter)))
 
-    def step(which: int) -> Callable[[int], None]:
+    def part(which: int, read: bool) -> Callable[[int], None]:
         parameter, optimizer = made[which]
 
         def act(number: int) -> None:
             gradient = gradients[number % len(gradients)]
-            if which:
+            if read:
                 optimizer.catch_up(gradient._indices()[0])
-            parameter.grad = gradient
-            optimizer.step()
+            else:
+                parameter.grad = gradient
+                optimizer.step()
 
         return act
 
-    found: list[list[float]] = [[], [], []]
-    for turn in range(7):
-        for which in range(3):
-            first = turn * steps
-            found[which].append(timed(step(which), range(first, first + steps), device))
-    # The first turn warms up.
-    middle = [statistics.median(times[1:]) for times in found]
-    ratios = "".join(f"{time:9.3f} ({time / middle[0]:.2f})" for time in middle[1:])
-    print(f"{rows:10d} {width:5d} {touched:7d} {middle[0]:9.3f}{ratios}", flush=True)
+    parts = [part(0, False), part(1, True), part(1, False), part(2, False)]
+    found: list[list[float]] = [[] for _ in parts]
+    for number in range(steps):
+        for times, act in zip(found, parts, strict=True):
+            times.append(timed(act, range(number, number + 1), device))
+    adagrad, read, lazy, ftrl = map(statistics.median, found)
+    ratios = [(read + lazy) / adagrad, lazy / adagrad, ftrl / adagrad]
+    print(
+        f"{rows:10d} {width:5d} {touched:7d} {adagrad:9.3f} {read + lazy:9.3f} {ftrl:9.3f}   "
+        + " ".join(f"{ratio:6.2f}" for ratio in ratios),
+        flush=True,
+    )
 
 
 def main() -> None:
     """Measure all sizes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10**7)
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     torch.manual_seed(0)
-    print("      rows width touched   Adagrad   AdaGrad L1        FTRL L1")
+    torch.set_num_threads(1)
+    print("      rows width touched   Adagrad AdaGradL1    FTRLL1   ratios: both, step, FTRL")
     for width in (1, 16):
         for touched in (300, 4096, 30_000):
             steps = given.steps if touched < 30_000 else max(given.steps // 5, 1)
