@@ -1,7 +1,9 @@
 """Tuning on lists from files to the report: figures against simple ones, and refusals."""
 
 import json
+import tarfile
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation.oracle import best_choice
 from torchtune_smt.evaluation.tuned import _folds
 from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
+
+SPEECH = Path(__file__).resolve().parents[2] / "shared" / "data" / "librispeech-nbest"
 
 
 def records(seed, n, noise=1.0, k=5):
@@ -183,3 +187,16 @@ def test_what_is_refused(tmp_path):
     same = [as_set("d", records(1, 20), (Vocabulary(), Vocabulary()))] * 2
     with pytest.raises(InputError, match="s0-1-0"):
         tune_lists(*same, metric=WordErrorRate(), folds=0)
+
+
+@pytest.mark.skipif(not SPEECH.exists(), reason="needs ../shared")
+def test_lists_of_a_speech_recogniser(tmp_path):
+    """The errors published with the lists, and no more than an exact search has found in them."""
+    with tarfile.open(SPEECH / "dev_clean.tar.xz") as file:
+        file.extractall(tmp_path, filter="data")
+    options = ["dev=dev_clean", "references=dev_clean/text", "metric=wer", "folds=0", "samples=20"]
+    outcome = run_command("tune", *options, folder=tmp_path).check()
+    assert "sorted by 0.6 decoder + 0.4 ctc + 0.6 lm" in outcome.out
+    row = next(line.split() for line in outcome.out.splitlines() if line.startswith("dev_clean"))
+    assert row[2] == f"{100 * 925 / 54402:.3f}"
+    assert float(row[3]) <= 1.650
