@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class Auto(Checked):
     tens : int
         Up to so many, `Mert`, with its defaults; above, `KBestMira`.
     """
+
+    takes_measure: ClassVar[bool] = True
 
     accepts = accepting(few=integer(0), tens=integer(0))
 
