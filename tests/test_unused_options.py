@@ -26,7 +26,7 @@ from torchtune_smt.core.errors import InputError
 # These take steps of Algorithm 2.
 TAKES_STEPS = ("grouping", "grouping/mix")
 LEARNING = ["grouping/mix", "grouping/batch", "grouping/random_pairs", "grouping/clusters"]
-TUNERS = ["online", "pro", "mira", "mert", "stochastic", "grouping", *LEARNING]
+TUNERS = ["online", "pro", "mira", "mert", "auto", "stochastic", "grouping", *LEARNING]
 TASKS = {
     "hiero": [],
     "files": ["model=files", "model.grammar=g", "model.language_model=l"],
@@ -84,6 +84,7 @@ class Case(NamedTuple):
             "pro": "metric sampler",
             "mira": "",
             "mert": "",
+            "auto": "",
             "stochastic": "metric sampler loss regularizer optimizer",
             "grouping": "metric sampler regularizer optimizer",
             "grouping/mix": "metric sampler regularizer optimizer",
@@ -151,7 +152,7 @@ effect(anywhere, "decoder.dev decoder.dev_scores decoder.test decoder.test_score
 effect(
     anywhere, "decoder.on_error decoder.features decoder.max_words decoder.unknown decoder.missing"
 )
-effect(anywhere, "decoder.seconds decoder.keep_mb")
+effect(anywhere, "decoder.seconds decoder.keep_mb decoder.score decoder.sizes")
 effect(lambda c: c.on_train, "decoder.train decoder.train_scores")
 effect(lambda c: c.references, "decoder.format")
 effect(part("metric"), "metric._target_ metric.path metric.missing metric.short_references")
@@ -180,7 +181,7 @@ effect(
 effect(part("optimizer"), "optimizer._target_ optimizer.lr optimizer.initial_accumulator")
 effect(part("optimizer"), "optimizer.initial_precision")
 effect(part("optimizer"), "optimizer.regularize_dense optimizer.regularize_each")
-effect(part("optimizer"), "optimizer.schedule")
+effect(part("optimizer"), "optimizer.schedule optimizer.beta")
 effect(lambda c: "optimizer" in c.parts and c.tuner not in TAKES_STEPS, "optimizer.average")
 effect(anywhere, "tuner._target_ tuner.epochs tuner.iterations tuner.patience tuner.result")
 effect(anywhere, "tuner.shuffle tuner.tune_on tuner.sentences tuner.checkpoint_minutes")
@@ -200,6 +201,7 @@ effect(anywhere, "tuner.solver._target_ tuner.solver.sigma tuner.solver.toleranc
 effect(anywhere, "tuner.solver.steps tuner.solver.C tuner.solver.passes tuner.solver.decay")
 effect(anywhere, "tuner.solver.scale tuner.solver.restarts tuner.solver.random_directions")
 effect(anywhere, "tuner.solver.spread tuner.solver.max_features")
+effect(anywhere, "tuner.solver.few tuner.solver.tens")
 effect(lambda c: c.loss != "hinge", "tuner.solver.batch_size")
 # All cases have parallel=serial; tests/test_parallel_cli.py has what others do not use.
 effect(anywhere, "parallel._target_ parallel.shards parallel.labels parallel.features")
@@ -249,8 +251,13 @@ def settings(case: Case) -> list[str]:
 
 @pytest.mark.parametrize("tuner", TUNERS)
 def test_an_option_has_an_effect_or_is_refused(tuner: str, repository: Path) -> None:
+    known: dict[Case, DictConfig] = {}
     for case in cases(tuner):
-        cfg = composed(repository / "conf", *settings(case))
+        key = case._replace(tune_on="dev")
+        if key not in known:
+            known[key] = composed(repository / "conf", *settings(key))
+        cfg = known[key]
+        cfg.tuner.tune_on = case.tune_on
         unused = unused_options(cfg, make_parts(cfg), cfg.hydra.runtime.choices)
         for option in options_of(cfg):
             refused = reason_against(option, unused) is not None
@@ -262,9 +269,10 @@ def test_every_option_is_in_the_table(repository: Path) -> None:
     folder = repository / "conf"
     groups = [path for path in folder.iterdir() if path.is_dir() and path.name != "experiment"]
     found = set(options_of(composed(folder))) - {"experiment"}
-    for group in groups:
-        for path in group.glob("*.yaml"):
-            found |= set(options_of(composed(folder, f"{group.name}={path.stem}")))
+    choices = [[f"{group.name}={path.stem}" for path in group.glob("*.yaml")] for group in groups]
+    # A choice of each group at a time.
+    for some in itertools.zip_longest(*choices):
+        found |= set(options_of(composed(folder, *filter(None, some))))
     assert found == set(EFFECT)
     named = {path.stem for path in (folder / "tuner").glob("*.yaml")}
     assert named == {*(tuner.partition("/")[0] for tuner in TUNERS), "batch"}
