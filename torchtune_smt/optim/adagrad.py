@@ -337,7 +337,7 @@ def elastic_steps(
     With q = 1 + step · λ2, they are sign(w) · max(|w| - λ1 (q^times - 1) / λ2, 0) / q^times.
     """
     if lambda2 == 0:
-        most = step * lambda1 if times is None else step * lambda1 * times
+        most = step * lambda1 if times is None else step * times * lambda1
         return weight - weight.clamp(-most, most)
     if times is None:
         most = step * lambda1
