@@ -68,7 +68,8 @@ PIECE: Final = 1 << 22
 _NAME: Final = re.compile(r"(?!0x)(?=.*[A-Za-z]|[^ \t]+-)[^ \t]+")
 
 # Bytes of a file that tell how it is written.
-_LOOKED_AT: Final = 1 << 22
+_LOOKED_AT: Final = 1 << 20
+_LINES: Final = 200
 
 MAX_DENSE: Final = 200
 """cdec's lists do not say which features are dense; more than these cannot be meant."""
@@ -657,32 +658,35 @@ class Layout(NamedTuple):
 
 
 def layout_of(data: bytearray, format: Format | None = None) -> Layout:
-    """Return how lines are written, by the first one that has features.
+    """Return how most of the first lines are written: one among others may have a fault.
 
     Behind number and words come features, with the score in the field behind them, or before them
     (Travatar). Fields of words alone, as of alignments, and Marian's scores of words are passed by.
     """
-    default = Layout(kernels.MOSES if format == "moses" else kernels.CDEC)
-    lines = data[:_LOOKED_AT].decode("utf-8", "replace").split("\n")[:1000]
-    ids = [line.partition("|||")[0].strip(BLANKS) for line in lines if line.count("|||") > 2]
-    # One line among others may have a fault.
+    default = kernels.MOSES if format == "moses" else kernels.CDEC
+    lines = data[:_LOOKED_AT].decode("utf-8", "replace").split("\n")[:_LINES]
+    lines = [line for line in lines if line.count("|||") > 2]
+    ids = [line.partition("|||")[0].strip(BLANKS) for line in lines]
     named = 2 * sum(_NAME.fullmatch(id) is not None for id in ids) > len(ids)
+    found: Counter[Layout] = Counter()
     for line in lines:
         fields = [split_words(field) for field in split_fields(line)]
         numeric = [bool(some) and None not in map(finite_number, some) for some in fields]
         single = [len(some) == 1 and fine for some, fine in zip(fields, numeric, strict=True)]
-        if len(fields) < 4:
-            continue
         places = range(2, len(fields))
         at = next((i for i in places if _has_names(fields[i])), 0)
         bare = next((i for i in places[:-1] if numeric[i] and single[i + 1] and not at), 0)
         if at:
             before = not (at + 1 < len(fields) and single[at + 1]) and single[at - 1] and at > 2
-            form = default.form if format else _form_of(fields[at])
-            return Layout(form, 0, _roles(at, at - 1 if before else at + 1), named)
-        if bare and format != "cdec":
-            return Layout(kernels.UNLABELLED, len(fields[bare]), _roles(bare, bare + 1), named)
-    return default
+            form = default if format else _form_of(fields[at])
+            found[Layout(form, 0, _roles(at, at - 1 if before else at + 1), named)] += 1
+        elif bare and format != "cdec":
+            roles = _roles(bare, bare + 1)
+            found[Layout(kernels.UNLABELLED, len(fields[bare]), roles, named)] += 1
+    standard = Layout(default, named=named)
+    # Who names the format has its fields in their places.
+    likely = [one for one, _ in found.most_common() if not format or one.roles == standard.roles]
+    return likely[0] if likely else standard
 
 
 def _roles(features: int, total: int) -> tuple[int, ...]:

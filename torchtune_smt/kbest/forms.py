@@ -83,7 +83,7 @@ BARS: Final[Mapping[str, Format | None]] = {
     "marian": None,
     "moses": "moses",
     "phrasal": "moses",
-    "travatar": "cdec",
+    "travatar": None,
 }
 
 FORM_NAMES: Final = (*BARS, *FORMS)
