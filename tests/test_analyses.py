@@ -40,7 +40,7 @@ from torchtune_smt.evaluation.translations import Segment, reference_order, segm
 from torchtune_smt.features import RuleId
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.runs.curves import read_metrics
-from torchtune_smt.runs.times import round_seconds
+from torchtune_smt.runs.timeline import round_seconds
 
 Values = dict[str, float]
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.numerals_kernels import EXACT, LONG, NONE, POWERS, number
+from torchtune_smt.core.text_kernels import EXACT, LONG, NONE, POWERS, number
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_weights, save_weights

@@ -33,7 +33,7 @@ from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.decoders.uncovered import Uncovered
 from torchtune_smt.kbest.lists import KBest, Source
-from torchtune_smt.kbest.nbest import nbest_lines
+from torchtune_smt.kbest.writers import nbest_lines
 
 BATCH = 64
 # What happens to a line with a fault.

@@ -1,11 +1,23 @@
-"""Counts that tell how much room a text takes once it is parsed."""
+"""Kernels of text: how much room it takes, decimal numbers in it, names and values of weights."""
 
 from __future__ import annotations
 
-from torchtune_smt.core.arrays import UInt8
-from torchtune_smt.core.compiled import inner
+import numpy as np
 
-_TAB, _NEWLINE, _BLANK = 9, 10, 32
+from torchtune_smt.core.arrays import Float64, Int64, UInt8
+from torchtune_smt.core.compiled import inner, kernel
+
+NEWLINE, TAB, BLANK, HASH, EQUALS = 10, 9, 32, 35, 61
+NO_VALUE, NO_NAME, NO_NUMBER = 1, 2, 3
+
+# What `number` says of a text: its value is exact; it is about that of the number;
+# it is no finite decimal number.
+EXACT, LONG, NONE = range(3)
+
+# Powers of ten that float64 holds exactly.
+POWERS: Float64 = np.array([float(f"1e{i}") for i in range(23)])
+
+_ZERO, _NINE, _MINUS, _PLUS, _POINT, _E, _SMALL_E = 48, 57, 45, 43, 46, 69, 101
 
 
 @inner
@@ -20,9 +32,148 @@ def count_lines(text: UInt8) -> tuple[int, int]:
     lines, words = 0, 0
     for i in range(text.size):
         c = text[i]
-        before = text[i - 1] if i > 0 else _BLANK
-        lines += c == _NEWLINE
-        words += (c == _BLANK or c == _TAB or c == _NEWLINE) and not (
-            before == _BLANK or before == _TAB or before == _NEWLINE
+        before = text[i - 1] if i > 0 else BLANK
+        lines += c == NEWLINE
+        words += (c == BLANK or c == TAB or c == NEWLINE) and not (
+            before == BLANK or before == TAB or before == NEWLINE
         )
     return lines, words
+
+
+@inner
+def number(text: UInt8, begin: int, end: int, powers: Float64) -> tuple[int, float]:
+    """Return (`EXACT`, value), (`LONG`, about the value) or (`NONE`, 0) for ``text[begin:end]``.
+
+    Where the digits make an integer below 2^53 and the power of ten is at most 22, one division
+    or multiplication rounds correctly. Other numbers are off by some 1e-15 of their value, and
+    infinite or 0 where that is out of range: who needs more takes Python's `float`. Signs, a point
+    and an exponent are allowed; blanks, underscores, ``nan`` and ``inf`` are not.
+
+    Parameters
+    ----------
+    powers : float64 [23]
+        `POWERS`.
+    """
+    negative = False
+    i = begin
+    if i < end and (text[i] == _MINUS or text[i] == _PLUS):
+        negative = text[i] == _MINUS
+        i += 1
+    mantissa, exponent = 0, 0
+    point = digits = False
+    while i < end:
+        c = text[i]
+        if _ZERO <= c <= _NINE:
+            digits = True
+            # Beyond 17 digits nothing changes but the magnitude.
+            if mantissa < 10**17:
+                mantissa = 10 * mantissa + (int(c) - _ZERO)
+                exponent -= point
+            else:
+                exponent += not point
+        elif c == _POINT and not point:
+            point = True
+        else:
+            break
+        i += 1
+    if not digits:
+        return NONE, 0.0
+    if i < end:
+        if text[i] != _SMALL_E and text[i] != _E:
+            return NONE, 0.0
+        i += 1
+        minus = i < end and text[i] == _MINUS
+        if i < end and (text[i] == _MINUS or text[i] == _PLUS):
+            i += 1
+        if i == end:
+            return NONE, 0.0
+        power = 0
+        while i < end:
+            if text[i] < _ZERO or text[i] > _NINE:
+                return NONE, 0.0
+            power = min(10 * power + (int(text[i]) - _ZERO), 1 << 20)
+            i += 1
+        exponent += -power if minus else power
+    if mantissa == 0:
+        exponent = 0
+    kind = EXACT if mantissa < 1 << 53 and -22 <= exponent <= 22 else LONG
+    value = float(mantissa)
+    if -22 <= exponent < 0:
+        value /= powers[-exponent]
+    elif 0 <= exponent <= 22:
+        value *= powers[exponent]
+    else:
+        # In two steps, as a power that is too small for a number may be of one that is not.
+        half = exponent // 2
+        value = value * 10.0**half * 10.0 ** (exponent - half)
+    return kind, -value if negative else value
+
+
+@kernel
+def split_weights(text: UInt8, room: int, powers: Float64) -> tuple[Int64, int, int]:
+    r"""Return where names and values lie.
+
+    The last blank, tab or ``=`` of a line separates them, and a ``=`` between blanks is no part of
+    the name. Lines that are blank or begin with
+    ``#`` are left out.
+
+    Parameters
+    ----------
+    text : uint8
+        Ends with ``\n``.
+    room : int
+        No fewer than there are lines with words.
+    powers : float64 [23]
+        Those of `number`.
+
+    Returns
+    -------
+    spans : int64 [lines, 5]
+        Name begin and end, value begin and end, number of the line (from 1).
+    error : int
+        0, or what is wrong with the line at which it stopped.
+    line : int
+        The number of that line.
+    """
+    spans = np.empty((room, 5), np.int64)
+    found = 0
+    line = 0
+    position = 0
+    while position < text.size:
+        begin = position
+        while position < text.size and text[position] != NEWLINE:
+            position += 1
+        end = position
+        position += 1
+        line += 1
+        while end > begin and text[end - 1] in (BLANK, TAB):
+            end -= 1
+        while begin < end and text[begin] in (BLANK, TAB):
+            begin += 1
+        if begin == end or text[begin] == HASH:
+            continue
+        value = end
+        while value > begin and text[value - 1] not in (BLANK, TAB, EQUALS):
+            value -= 1
+        if value == begin:
+            return spans[:found], NO_VALUE, line
+        name_end = value - 1
+        while name_end > begin and text[name_end - 1] in (BLANK, TAB):
+            name_end -= 1
+        if name_end - begin > 1 and text[name_end - 1] == EQUALS:
+            before = name_end - 1
+            while before > begin and text[before - 1] in (BLANK, TAB):
+                before -= 1
+            if before < name_end - 1:
+                name_end = before
+        if name_end == begin:
+            return spans[:found], NO_NAME, line
+        if value == end:
+            return spans[:found], NO_VALUE, line
+        if number(text, value, end, powers)[0] == NONE:
+            return spans[:found], NO_NUMBER, line
+        spans[found, 0], spans[found, 1] = begin, name_end
+        spans[found, 2], spans[found, 3] = value, end
+        spans[found, 4] = line
+        found += 1
+    return spans[:found], 0, 0

@@ -33,13 +33,12 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from torchtune_smt.core import weights_io_kernels as kernels
+from torchtune_smt.core import text_kernels as kernels
 from torchtune_smt.core.archive import checksum
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.snapshot import NamedWeights
-from torchtune_smt.core.text_kernels import count_lines
+from torchtune_smt.core.text_kernels import POWERS, count_lines
 from torchtune_smt.core.textio import (
     atomic_writer,
     check_plain,

@@ -24,7 +24,7 @@ from torchtune_smt.evaluation.features import FeatureSet, Weights
 from torchtune_smt.evaluation.tables import Cell, Table
 from torchtune_smt.evaluation.translations import ORDERS, reference_order, segments
 from torchtune_smt.runs.curves import Run
-from torchtune_smt.runs.times import round_seconds
+from torchtune_smt.runs.timeline import round_seconds
 
 # Of a system's name, as the head of a column.
 LONGEST: Final = 20

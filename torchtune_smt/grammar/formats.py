@@ -15,9 +15,8 @@ from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.archive import checksum, file_checksum
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.text import finite_number, split_fields, split_words
-from torchtune_smt.core.text_kernels import count_lines
+from torchtune_smt.core.text_kernels import POWERS, count_lines
 from torchtune_smt.core.textio import atomic_writer, check_utf8, read_packed, read_text
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import formats_kernels as kernels

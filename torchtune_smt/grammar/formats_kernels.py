@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core import numerals_kernels as numerals
+from torchtune_smt.core import text_kernels as numerals
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.compiled import inlined, inner, kernel
 

@@ -18,11 +18,10 @@ import numpy as np
 from torchtune_smt.core.accepts import FINITE, one_of
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.offsets import offsets, runs
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import BLANKS, finite_number, split_fields, split_words
-from torchtune_smt.core.text_kernels import count_lines
+from torchtune_smt.core.text_kernels import POWERS, count_lines
 from torchtune_smt.core.textio import read_text, text_pieces
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels

@@ -8,8 +8,8 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.compiled import inner
-from torchtune_smt.core.numerals_kernels import LONG, NONE, number
 from torchtune_smt.core.rows_kernels import sort_row
+from torchtune_smt.core.text_kernels import LONG, NONE, number
 
 # What can be wrong with a line. The kernels here find the first ones.
 (

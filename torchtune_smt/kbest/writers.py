@@ -1,12 +1,15 @@
-"""Writers of k-best lists in the form that they were read in, in another order."""
+"""Writers of k-best lists: as lines, or in the form that they were read in, in another order."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from torchtune_smt.core.text import split_fields
 from torchtune_smt.core.textio import iterate_lines, read_lines
@@ -27,6 +30,43 @@ def _pairs(kbest: KBest) -> list[tuple[int, float]]:
 
 def _order(lists: KBestLists) -> _Order:
     return {entry: pairs for pairs in map(_pairs, lists) for entry, _ in pairs}
+
+
+def nbest_lines(kbest: KBest, texts: Sequence[str], dense: Sequence[str] = ()) -> Iterator[str]:
+    """Yield a list, with scores, as lines of an n-best list, with features as cdec has them.
+
+    `texts` stand for the words of the hypotheses. Features that are `dense` come first, and are
+    written where they are 0, too.
+
+    Raises ValueError: the list has no names of features, or no scores.
+    """
+    if kbest.features is None or kbest.score is None:
+        raise ValueError("only lists with names of features and scores can be written")
+    rows, n, width = kbest.rows, len(kbest), len(dense)
+    ids = kbest.features.lookup(list(dense))
+    # The column of each feature; behind those that are dense, which the last place stands for, -1.
+    column = np.full(ids.max(initial=-1) + 2, -1)
+    column[ids[ids >= 0]] = np.flatnonzero(ids >= 0)
+    place = column[np.minimum(rows.feature, column.size - 1)]
+    row = np.repeat(np.arange(n), np.diff(rows.begin))
+    first = np.zeros((n, width))
+    first[row[place >= 0], place[place >= 0]] = rows.value[place >= 0]
+    others = place < 0
+    # Hypotheses of one list have many values in common: each becomes text once. By their bits, as
+    # zeros have signs.
+    values = np.concatenate([first.ravel(), rows.value[others]]).view(np.int64)
+    distinct, which = np.unique(values, return_inverse=True)
+    written = np.array([f"{value:.10g}" for value in distinct.view(np.float64).tolist()], object)
+    text = written[which].tolist()
+    names = kbest.features.names(rows.feature[others].tolist())
+    more = [f"{name}={value}" for name, value in zip(names, text[n * width :], strict=True)]
+    ends = np.searchsorted(row[others], np.arange(n + 1)).tolist()
+    form = " ".join(f"{name.replace('%', '%%')}=%s" for name in dense)
+    scores = kbest.score.tolist()
+    for h, (begin, end) in enumerate(pairwise(ends)):
+        features = [form % tuple(text[h * width : (h + 1) * width])] if dense else []
+        said = " ".join(features + more[begin:end])
+        yield f"{kbest.index} ||| {texts[h]} ||| {said} ||| {scores[h]:.10g}\n"
 
 
 def bar_lines(

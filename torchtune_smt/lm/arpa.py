@@ -9,7 +9,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float32, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.numerals_kernels import POWERS
+from torchtune_smt.core.text_kernels import POWERS
 from torchtune_smt.core.textio import atomic_writer, check_utf8, read_packed, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import arpa_kernels as kernels

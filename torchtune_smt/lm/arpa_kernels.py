@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core import numerals_kernels as numerals
+from torchtune_smt.core import text_kernels as numerals
 from torchtune_smt.core.arrays import Float32, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.compiled import kernel
 

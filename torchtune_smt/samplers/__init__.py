@@ -1,8 +1,7 @@
 """Samplers of pairs of hypotheses to be ranked, within one sentence's k-best list."""
 
 from torchtune_smt.samplers.base import PairSampler, list_pairs, pair_rows, shuffled_gains
-from torchtune_smt.samplers.pro import ProSampler
-from torchtune_smt.samplers.ranked import AllPairs, Multipartite
+from torchtune_smt.samplers.pairs import AllPairs, Multipartite, ProSampler
 
 __all__ = [
     "AllPairs",

@@ -50,7 +50,7 @@ def child(shared: Path, folder: Path, pop_limit: int, k: int, threads: int) -> N
     from torchtune_smt.decoders.hiero import HieroDecoder
     from torchtune_smt.grammar import read_grammar
     from torchtune_smt.kbest.lists import Source
-    from torchtune_smt.kbest.nbest import nbest_lines
+    from torchtune_smt.kbest.writers import nbest_lines
     from torchtune_smt.lm import NgramModel
     from torchtune_smt.models import Model
 

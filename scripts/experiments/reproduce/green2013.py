@@ -50,7 +50,7 @@ from runs import LOG, REPOSITORY, Run, complete, said_path
 from tuned import Corpus
 
 from torchtune_smt.runs.curves import read_metrics
-from torchtune_smt.runs.times import round_seconds
+from torchtune_smt.runs.timeline import round_seconds
 
 SCRIPT: Final = "scripts/experiments/reproduce/green2013.py"
 
