@@ -67,10 +67,8 @@ def number(key: Int64) -> tuple[Int64, Int64]:
 def largest_first(begin: Int64, value: Float64) -> Int64:
     """Return the places (int64 [n]) of values, in each piece the largest first; a stable sort.
 
-    Parameters
-    ----------
-    begin : int64 [pieces + 1]
-    value : float64 [n]
+    begin (int64 [pieces + 1])
+    value (float64 [n])
     """
     order = np.arange(value.size)
     for piece in range(begin.size - 1):

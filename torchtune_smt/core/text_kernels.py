@@ -24,10 +24,7 @@ _ZERO, _NINE, _MINUS, _PLUS, _POINT, _E, _SMALL_E = 48, 57, 45, 43, 46, 69, 101
 def count_lines(text: UInt8) -> tuple[int, int]:
     """Return the numbers of lines and of words.
 
-    Parameters
-    ----------
-    text : uint8
-        Whole lines.
+    text: whole lines.
     """
     lines, words = 0, 0
     for i in range(text.size):
@@ -49,10 +46,7 @@ def number(text: UInt8, begin: int, end: int, powers: Float64) -> tuple[int, flo
     infinite or 0 where that is out of range: who needs more takes Python's `float`. Signs, a point
     and an exponent are allowed; blanks, underscores, ``nan`` and ``inf`` are not.
 
-    Parameters
-    ----------
-    powers : float64 [23]
-        `POWERS`.
+    powers (float64 [23]): `POWERS`.
     """
     negative = False
     i = begin
@@ -117,23 +111,14 @@ def split_weights(text: UInt8, room: int, powers: Float64) -> tuple[Int64, int, 
     the name. Lines that are blank or begin with
     ``#`` are left out.
 
-    Parameters
-    ----------
-    text : uint8
-        Ends with ``\n``.
-    room : int
-        No fewer than there are lines with words.
-    powers : float64 [23]
-        Those of `number`.
+    text: ends with ``\n``.
+    room: no fewer than there are lines with words.
+    powers (float64 [23]): those of `number`.
 
-    Returns
-    -------
-    spans : int64 [lines, 5]
-        Name begin and end, value begin and end, number of the line (from 1).
-    error : int
-        0, or what is wrong with the line at which it stopped.
-    line : int
-        The number of that line.
+    Returns spans (int64 [lines, 5]): name begin and end, value begin and end, number of the line
+        (from 1).
+    Returns error: 0, or what is wrong with the line at which it stopped.
+    Returns line: the number of that line.
     """
     spans = np.empty((room, 5), np.int64)
     found = 0

@@ -36,15 +36,11 @@ _LIST, _SUCCEED_FIRST, _SUCCEED_SECOND, _EXHAUSTED = 0, 1, 2, 3
 class Derivations(NamedTuple):
     """Derivations of the items that the search has looked at.
 
-    Attributes
-    ----------
-    derivation : int32 [derivations, 3]
-        Edge, rank 1, rank 2.
-    score : float64 [derivations]
-    pool : int32
-        The derivation of rank k of item v is ``pool[item[v, 0] + k]``.
-    item : int32 [items, ...]
-        First place in the pool, number of derivations, and more that the search needs.
+    derivation (int32 [derivations, 3]): edge, rank 1, rank 2.
+    score (float64 [derivations])
+    pool: the derivation of rank k of item v is ``pool[item[v, 0] + k]``.
+    item (int32 [items, ...]): first place in the pool, number of derivations, and more that the
+        search needs.
     """
 
     derivation: Int32
@@ -240,11 +236,8 @@ def best_derivations(
     With `unique`, of derivations with equal words every item keeps the best alone, which keeps
     the k best strings exact: a string's best derivation is made of its parts' best ones.
 
-    Parameters
-    ----------
-    target_begin : int32 [rules + 1]
-    target : int32
-        Target sides: words (as hypotheses hold them) and gaps -1 and -2.
+    target_begin (int32 [rules + 1])
+    target: target sides: words (as hypotheses hold them) and gaps -1 and -2.
     """
     room = _Room(
         np.empty((4096, 3), np.int32),

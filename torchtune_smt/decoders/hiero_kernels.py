@@ -44,19 +44,15 @@ from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
 class Targets(NamedTuple):
     """Target sides and dense features of a sentence's rules, and what the language model says.
 
-    Attributes
-    ----------
-    begin : int32 [rules + 1]
-    target, target_lm : int32
-        Symbols, as target words and as words of the language model; gaps are -1 and -2 in both.
-    dense : float64 [rules, F + 5]
-        Behind those of the grammar the columns LanguageModel (0 here), LanguageModel_OOV,
-        WordPenalty, PassThrough, Glue.
-    state : int32 [rules, 4]
-        The string before the first gap (left, full, right; see `search_kernels`), and where
-        it ends in the rule's target side.
-    alone : float64 [rules, 2]
-        Log10 probability of that string; and of all runs of words, each taken by itself.
+    begin (int32 [rules + 1])
+    target, target_lm: symbols, as target words and as words of the language model; gaps are -1 and
+        -2 in both.
+    dense (float64 [rules, F + 5]): behind those of the grammar the columns LanguageModel (0 here),
+        LanguageModel_OOV, WordPenalty, PassThrough, Glue.
+    state (int32 [rules, 4]): the string before the first gap (left, full, right; see
+        `search_kernels`), and where it ends in the rule's target side.
+    alone (float64 [rules, 2]): Log10 probability of that string; and of all runs of words, each
+        taken by itself.
     """
 
     begin: Int32
@@ -81,23 +77,14 @@ def local_rules(
 ) -> Targets:
     """Return what of a sentence's rules does not depend on weights.
 
-    Parameters
-    ----------
-    table, nodes
-        `LmTables`.
-    target_begin, target_symbols
-        Target sides of the whole grammar.
-    rule : int64 [r]
-        Rules of the sentence.
-    dense : float64 [r, F]
-        Their features of the grammar.
-    copies : int32 [n]
-        Source words as target words: each makes a pass-through rule, behind the others; -1 for one
-        that is dropped, the target side of whose rule is empty.
-    lm_words : int32
-        The language model's word of each target word.
-    word_value : float
-        Value of the word penalty for one word.
+    table, nodes: `LmTables`.
+    target_begin, target_symbols: target sides of the whole grammar.
+    rule (int64 [r]): rules of the sentence.
+    dense (float64 [r, F]): their features of the grammar.
+    copies (int32 [n]): source words as target words: each makes a pass-through rule, behind the
+        others; -1 for one that is dropped, the target side of whose rule is empty.
+    lm_words: the language model's word of each target word.
+    word_value: value of the word penalty for one word.
     """
     r, n, columns = rule.size, copies.size, dense.shape[1]
     begin = np.zeros(r + n + 1, np.int32)
@@ -395,17 +382,10 @@ def fill_chart(
 ) -> Chart:
     """Parse a sentence and return its chart (cube pruning, Chiang 2007).
 
-    Parameters
-    ----------
-    table, nodes
-        `LmTables`; `begin_state` is the state after <s>, `end_word` is </s>.
-    source : int32 [n]
-        Words of the grammar, -1 where unknown.
-    grammar : SentenceGrammar
-    rules : Rules
-        Scored; the last n are the pass-through rules of the source's words.
-    stop : uint8 [1]
-        Where another thread sets it, the chart is left as it is, without a goal.
+    table, nodes: `LmTables`; `begin_state` is the state after <s>, `end_word` is </s>.
+    source (int32 [n]): words of the grammar, -1 where unknown.
+    rules: scored; the last n are the pass-through rules of the source's words.
+    stop (uint8 [1]): where another thread sets it, the chart is left as it is, without a goal.
     """
     child_begin, child_symbol = grammar.child_begin, grammar.child_symbol
     child_node = grammar.child_node
@@ -517,10 +497,7 @@ def read_off(
 ) -> tuple[Int64, Int32, Int64, Int32, Float64, Float64]:
     """Return words, features and scores of the goal's derivations, in the form of `KBest`.
 
-    Parameters
-    ----------
-    targets : Targets
-        Column f of ``dense`` is feature f; `lm_column` and `glue_column` are added up here.
+    targets: column f of ``dense`` is feature f; `lm_column` and `glue_column` are added up here.
     """
     edge, edge_score, derivation = chart.edge, chart.edge_score, derivations.derivation
     pool, item = derivations.pool, derivations.item

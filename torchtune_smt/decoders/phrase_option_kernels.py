@@ -27,11 +27,8 @@ _FEW = 64  # sorted by insertion
 class Columns(NamedTuple):
     """Where dense features stand in a row.
 
-    Attributes
-    ----------
-    backward, forward : int
-        The first of a direction's orientations; -1 where the model has no such direction.
-    distortion, language_model, word_penalty, phrase_penalty, unknown_word : int
+    backward, forward: the first of a direction's orientations; -1 where the model has no such
+        direction.
     """
 
     backward: int
@@ -46,22 +43,16 @@ class Columns(NamedTuple):
 class Options(NamedTuple):
     """The options of a sentence: rules of the table, and behind them one that copies each word.
 
-    Attributes
-    ----------
-    option : int32 [n, longest + 1, 2]
-        Options of `length` words from i on are rules ``option[i, length, 0]`` to
-        ``option[i, length, 1] - 1``, best first, once they are sorted.
-    lm_begin : int32 [rules + 1]
-    lm_word : int32
-        Their words, as the language model has them.
-    begin : int32 [rules + 1]
-    symbol : int32
-        Their words as hypotheses have them, behind a gap for what is before them.
-    dense : float64 [rules, dense features]
-        Their features; those of reordering are what an orientation would give.
-    forward_class : int32 [rules]
-        Rules are of one class if their orientations towards what is behind them have equal
-        scores and sparse features.
+    option (int32 [n, longest + 1, 2]): options of `length` words from i on are rules ``option[i,
+        length, 0]`` to ``option[i, length, 1] - 1``, best first, once they are sorted.
+    lm_begin (int32 [rules + 1])
+    lm_word: their words, as the language model has them.
+    begin (int32 [rules + 1])
+    symbol: their words as hypotheses have them, behind a gap for what is before them.
+    dense (float64 [rules, dense features]): their features; those of reordering are what an
+        orientation would give.
+    forward_class (int32 [rules]): rules are of one class if their orientations towards what is
+        behind them have equal scores and sparse features.
     """
 
     option: Int32
@@ -89,22 +80,13 @@ def lay_out(
 ) -> Options:
     """Return the options of a sentence.
 
-    Parameters
-    ----------
-    source : int32 [n]
-        Words of the table, -1 where unknown.
-    grammar : SentenceGrammar
-        The sentence's phrases, whose features are the first columns.
-    target_begin, target_symbols
-        Target sides of the whole table.
-    copies : int32 [n]
-        Source words as target words; -1 for one that is dropped.
-    lm_words : int32
-        The language model's word of each target word.
-    columns : int
-        Number of dense features.
-    sparse : SentenceFeatures
-        Of options; see the module.
+    source (int32 [n]): words of the table, -1 where unknown.
+    grammar: the sentence's phrases, whose features are the first columns.
+    target_begin, target_symbols: target sides of the whole table.
+    copies (int32 [n]): source words as target words; -1 for one that is dropped.
+    lm_words: the language model's word of each target word.
+    columns: number of dense features.
+    sparse: of options; see the module.
     """
     row_begin, feature, rows, _ = sparse
     child_begin, rule_begin, rule = grammar.child_begin, grammar.rule_begin, grammar.rule
@@ -197,15 +179,10 @@ def score_alone(
 ) -> None:
     """Score phrases by themselves in the language model, and remember that.
 
-    Parameters
-    ----------
-    rule : int64 [r]
-        Phrases of the table; `lm_begin` and `lm_word` are their words.
-    known : int32 [phrases, 3]
-        (left, 1 + full, right) of each phrase's words, see `search_kernels`; 0 in the middle
-        where they have not been scored yet.
-    known_score : float64 [phrases]
-        log10 probability.
+    rule (int64 [r]): phrases of the table; `lm_begin` and `lm_word` are their words.
+    known (int32 [phrases, 3]): (left, 1 + full, right) of each phrase's words, see
+        `search_kernels`; 0 in the middle where they have not been scored yet.
+    known_score (float64 [phrases]): log10 probability.
     """
     for k in range(rule.size):
         r = rule[k]
@@ -233,20 +210,12 @@ def score_options(
 ) -> Rules:
     """Score the options of one sentence under the current weights.
 
-    Parameters
-    ----------
-    known, known_score
-        As `score_alone` leaves them.
-    dense_weight : float64 [dense features]
-        0 for those of reordering.
-    sparse, weight
-        Sparse features of options, and the weights of those of this sentence alone.
+    known, known_score: as `score_alone` leaves them.
+    dense_weight (float64 [dense features]): 0 for those of reordering.
+    sparse, weight: sparse features of options, and the weights of those of this sentence alone.
 
-    Returns
-    -------
-    Rules
-        The first `table_limit` in the order of a node are the best, best first, by their score with
-        that of their words in the language model; others are not sorted.
+    Returns Rules: the first `table_limit` in the order of a node are the best, best first, by their
+        score with that of their words in the language model; others are not sorted.
     """
     row_begin, feature, rows, _ = sparse
     rule_begin, rule = grammar.rule_begin, grammar.rule
@@ -305,15 +274,10 @@ def weigh_orientations(
 ) -> Float64:
     """Return what the orientations of each rule in one direction score, float64 [rules, c].
 
-    Parameters
-    ----------
-    first : int
-        The direction's first dense column, -1 if it has none.
-    sparse, weight
-        Sparse features of options; see the module.
-    offset : int
-        Which row of an option is the direction's first one. No sparse features look at orientations
-        if an option has one row.
+    first: the direction's first dense column, -1 if it has none.
+    sparse, weight: sparse features of options; see the module.
+    offset: which row of an option is the direction's first one. No sparse features look at
+        orientations if an option has one row.
     """
     row_begin, feature, rows, _ = sparse
     n = dense.shape[0]

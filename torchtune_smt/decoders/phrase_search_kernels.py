@@ -53,17 +53,12 @@ _HYP, _HYP_END, _OPTION, _OPTION_END, _FROM, _TO, _NEXT_GAP = range(7)
 class Reordering(NamedTuple):
     """Lexicalised reordering of one sentence's options, under the current weights.
 
-    Attributes
-    ----------
-    kind : int
-        `MSD` and so on.
-    hierarchical : bool
-        Orientation towards blocks of phrases (Galley & Manning 2008), instead of single phrases.
-    backward, forward : float64 [rules, orientations]
-        Weighted scores of a phrase's orientation towards what comes before and behind it; no
-        columns where the model has no such direction.
-    forward_class : int32 [rules]
-        Rules of equal forward scores are of one class.
+    kind: `MSD` and so on.
+    hierarchical: orientation towards blocks of phrases (Galley & Manning 2008), instead of single
+        phrases.
+    backward, forward (float64 [rules, orientations]): weighted scores of a phrase's orientation
+        towards what comes before and behind it; no columns where the model has no such direction.
+    forward_class (int32 [rules]): rules of equal forward scores are of one class.
     """
 
     kind: int
@@ -124,14 +119,9 @@ def _towards_before(
 ) -> int:
     """Return the orientation of a phrase towards what was translated just before it.
 
-    Parameters
-    ----------
-    block
-        Blocks, for the one on top of the hypothesis' stack.
-    hyp, h
-        The hypothesis, whose `_START` may be `_NO_SWAP`.
-    first, last
-        First and last word of the phrase.
+    block: blocks, for the one on top of the hypothesis' stack.
+    hyp, h: the hypothesis, whose `_START` may be `_NO_SWAP`.
+    first, last: first and last word of the phrase.
     """
     start, end = hyp[h, _START], hyp[h, _END]
     if hierarchical:
@@ -490,12 +480,9 @@ def _group_stack(
 def _estimate(rules: Rules, option: Int32, lm_weight: float) -> tuple[Float64, Float64]:
     """Return estimated scores of what is not covered yet.
 
-    Returns
-    -------
-    future : float64 [n, WIDEST + 1]
-        The best score of `length` words from i on, each phrase by itself.
-    rest : float64 [n + 1]
-        That of all words from i on.
+    Returns future (float64 [n, WIDEST + 1]): the best score of `length` words from i on, each
+        phrase by itself.
+    Returns rest (float64 [n + 1]): that of all words from i on.
     """
     n, longest = option.shape[0], option.shape[1] - 1
     one = np.full((n, longest + 1), -np.inf)
@@ -540,31 +527,19 @@ def search(
 ) -> tuple[Chart, Int32]:
     """Translate a sentence; return the graph of what was found.
 
-    Parameters
-    ----------
-    table, nodes
-        `LmTables`; `begin_state` is the state after <s>, `end_word` is </s>.
-    rules : Rules
-        The options of the sentence, scored.
-    option : int32 [n, longest + 1, 2]
-        Options of the `length` words from i on: ``rules.order[option[i, length, 0]:...]``. Each
-        word has one.
-    distortion_limit : int
-        Words that may lie between a phrase and the next one in the source; from 0 to `WIDEST`.
-    pop_limit : int
-        Candidates that a stack takes.
-    stack_size : int
-        Hypotheses of a stack that go on.
-    stop : uint8 [1]
-        Where another thread sets it, the graph is left as it is, without a goal.
+    table, nodes: `LmTables`; `begin_state` is the state after <s>, `end_word` is </s>.
+    rules: the options of the sentence, scored.
+    option (int32 [n, longest + 1, 2]): options of the `length` words from i on:
+        ``rules.order[option[i, length, 0]:...]``. Each word has one.
+    distortion_limit: words that may lie between a phrase and the next one in the source; from 0 to
+        `WIDEST`.
+    pop_limit: candidates that a stack takes.
+    stack_size: hypotheses of a stack that go on.
+    stop (uint8 [1]): where another thread sets it, the graph is left as it is, without a goal.
 
-    Returns
-    -------
-    chart : Chart
-        Items are hypotheses, the first one empty; an edge is an option behind `CHILD1`.
-    span : int32 [edges, 4]
-        First and last word of the edge's phrase, its orientation towards what is before it, and
-        that of the phrase before towards it.
+    Returns chart: items are hypotheses, the first one empty; an edge is an option behind `CHILD1`.
+    Returns span (int32 [edges, 4]): first and last word of the edge's phrase, its orientation
+        towards what is before it, and that of the phrase before towards it.
     """
     n, longest = option.shape[0], option.shape[1] - 1
     room = n * pop_limit + 2

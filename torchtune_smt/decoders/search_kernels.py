@@ -139,15 +139,12 @@ RULE, CHILD1, CHILD2, NEXT = 0, 1, 2, 3
 class Rules(NamedTuple):
     """The scored rules of one sentence.
 
-    Attributes
-    ----------
-    order : int32 [rules]
-        The rules of trie node v, best first: ``order[rule_begin[v]:rule_begin[v + 1]]``.
-    state : int32 [rules, 4]
-        The string before the first gap (left, full, right), and where it ends in the target side.
-    score : float64 [rules, 2]
-        W·features of the rule, the language model left out; log10 probability of the string before
-        the first gap.
+    order (int32 [rules]): the rules of trie node v, best first: ``order[rule_begin[v]:rule_begin[v
+        + 1]]``.
+    state (int32 [rules, 4]): the string before the first gap (left, full, right), and where it ends
+        in the target side.
+    score (float64 [rules, 2]): W·features of the rule, the language model left out; log10
+        probability of the string before the first gap.
     """
 
     order: Int32
@@ -158,19 +155,14 @@ class Rules(NamedTuple):
 class Chart(NamedTuple):
     """A hypergraph: items (partial translations of equal language model state) and their edges.
 
-    Attributes
-    ----------
-    item : int32 [items, 4]
-        State of an item (left, full, right; see the module) and its latest edge.
-    best : float64 [items]
-        Score of its best derivation.
-    edge : int32 [edges, 4]
-        Rule of the sentence or of the glue grammar, two children (items, -1 where there is none),
-        and the item's next edge (-1 ends the list).
-    edge_score : float64 [edges, 2]
-        Score that the edge adds to its children's, and the log10 probability in it.
-    goal : int
-        The item of the whole sentence, the last one.
+    item (int32 [items, 4]): state of an item (left, full, right; see the module) and its latest
+        edge.
+    best (float64 [items]): score of its best derivation.
+    edge (int32 [edges, 4]): rule of the sentence or of the glue grammar, two children (items, -1
+        where there is none), and the item's next edge (-1 ends the list).
+    edge_score (float64 [edges, 2]): score that the edge adds to its children's, and the log10
+        probability in it.
+    goal: the item of the whole sentence, the last one.
     """
 
     item: Int32
@@ -183,14 +175,10 @@ class Chart(NamedTuple):
 class Queue(NamedTuple):
     """The candidates of one cell or stack, and the heap of those that wait.
 
-    Attributes
-    ----------
-    cand : int32 [room, columns]
-    score : float64 [room, scores]
-        What a search keeps of a candidate.
-    key : float64 [room]
-    value : int32 [room]
-        The heap; see `heap_push`.
+    cand (int32 [room, columns])
+    score (float64 [room, scores]): what a search keeps of a candidate.
+    key (float64 [room])
+    value (int32 [room]): the heap; see `heap_push`.
     """
 
     cand: Int32

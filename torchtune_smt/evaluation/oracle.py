@@ -72,12 +72,9 @@ def best_choice(statistics: Float64, begin: Int64, score: Callable[[Float64], Fl
     that gains; then hill climbing as in `oracle_bleu`. Where scores are sums over sentences, as
     those of an error rate, none is better.
 
-    Parameters
-    ----------
-    statistics : float64 [n, k]
-    begin : int64 [S + 1]
-    score : callable
-        Of sums of statistics [..., k].
+    statistics (float64 [n, k])
+    begin (int64 [S + 1])
+    score: of sums of statistics [..., k].
     """
     chosen = begin[:-1].copy()
     owner = np.repeat(np.arange(chosen.size), np.diff(begin))

@@ -70,16 +70,10 @@ class Addend(NamedTuple):
 class Side(NamedTuple):
     """A system's translation of a sentence.
 
-    Attributes
-    ----------
-    system : str
-    gain : float
-        BLEU+1, 0..100.
-    decided : sequence of Addend
-        Why its model prefers this translation to the other one, the largest first.
-    margin : float, optional
-        All contributions together: what the decoder's search has not found may make it negative.
-    derivation : Derivation, optional
+    gain: BLEU+1, 0..100.
+    decided: why its model prefers this translation to the other one, the largest first.
+    margin: all contributions together: what the decoder's search has not found may make it
+        negative.
     """
 
     system: str
@@ -92,16 +86,10 @@ class Side(NamedTuple):
 class Example(NamedTuple):
     """A sentence and its translations by one system or two.
 
-    Attributes
-    ----------
-    number : int
-        From 1.
-    source : str
-        Empty where it is not known.
-    known : collection of str
-        The references' words, as BLEU counts them.
-    pieces : sequence of Piece
-        The translations as BLEU's words, aligned; of one system, the same on both sides.
+    number: from 1.
+    source: empty where it is not known.
+    known: the references' words, as BLEU counts them.
+    pieces: the translations as BLEU's words, aligned; of one system, the same on both sides.
     """
 
     number: int
@@ -115,14 +103,9 @@ class Example(NamedTuple):
 class Pair(NamedTuple):
     """A system beside the baseline; or a system alone.
 
-    Attributes
-    ----------
-    systems : sequence of str
-        The system, and the baseline if there is one.
-    better, worse : sequence of Example
-        Where the system is most above, and most below, the baseline, or its own mean.
-    more, fewer : sequence of NgramDifference
-        The n-grams that the system gets more often, and less often, than the baseline.
+    systems: the system, and the baseline if there is one.
+    better, worse: where the system is most above, and most below, the baseline, or its own mean.
+    more, fewer: the n-grams that the system gets more often, and less often, than the baseline.
     """
 
     systems: Sequence[str]
@@ -165,18 +148,11 @@ class Model(NamedTuple):
 class Report(NamedTuple):
     """All of a page.
 
-    Attributes
-    ----------
-    tables : sequence of Table
-        The scores, a table a metric.
-    systems : sequence of str
-        In the order of the scores of buckets.
-    runs : dict of str to str
-        The run whose translations are shown, of systems with several.
-    curves : bytes
-        The learning curves as SVG; empty if there are none.
-    notes : sequence of str
-        How words were made of text, what is missing, and why.
+    tables: the scores, a table a metric.
+    systems: in the order of the scores of buckets.
+    runs: the run whose translations are shown, of systems with several.
+    curves: the learning curves as SVG; empty if there are none.
+    notes: how words were made of text, what is missing, and why.
     """
 
     title: str
@@ -232,15 +208,9 @@ def write_tuned(path: Path, tuned: TunedLists) -> None:
 class _Decoded(NamedTuple):
     """Translations of some sentences by a run's own decoder, each with its features.
 
-    Attributes
-    ----------
-    texts, rows, derivations : dict
-        By the number of the sentence.
-    weights : dict of str to float
-    largest : dict of str to list of str
-        The features of each template with the largest weights.
-    fires : dict of str to (int, int, str)
-        Of these: a sentence, the place of a translation in its list, and this translation.
+    texts, rows, derivations: by the number of the sentence.
+    largest: the features of each template with the largest weights.
+    fires: of these: a sentence, the place of a translation in its list, and this translation.
     """
 
     texts: dict[int, str]
@@ -268,15 +238,10 @@ def write_report(
     Of each system the median run is shown. Where the folder of a run is known, some sentences are
     decoded with its weights, for features and derivations.
 
-    Parameters
-    ----------
-    open_run : callable
-        See `Open`.
-    templates_of_others : callable
-        Returns for each of some runs, given by their weights, the templates of the others that it
-        lacks; it raises InputError where not one model scores them all.
-    tokenize, lowercase
-        As for `torchtune_smt.evaluation.Evaluation`.
+    open_run: see `Open`.
+    templates_of_others: returns for each of some runs, given by their weights, the templates of the
+        others that it lacks; it raises InputError where not one model scores them all.
+    tokenize, lowercase: as for `torchtune_smt.evaluation.Evaluation`.
     """
     chosen = {
         name: next(o for o in found if results.median.get(name, str(found[0].path)) == str(o.path))

@@ -13,17 +13,10 @@ from torchtune_smt.core.random_kernels import below, draw, make_key
 def resampled_sums(rows: Float64, samples: int, seed: Int64) -> Float64:
     """Return the sums over corpora of n sentences that are drawn with replacement.
 
-    Parameters
-    ----------
-    rows : float64 [n, runs, statistics]
-        All runs see the same sentences.
-    samples : int
-    seed : int64 array
-        Names the random stream.
+    rows (float64 [n, runs, statistics]): all runs see the same sentences.
+    seed: names the random stream.
 
-    Returns
-    -------
-    float64 [samples, runs, statistics]
+    Returns float64 [samples, runs, statistics]
     """
     n, runs, width = rows.shape
     key = make_key(seed)
@@ -41,16 +34,10 @@ def resampled_sums(rows: Float64, samples: int, seed: Int64) -> Float64:
 def shuffled_sums(rows: Float64, trials: int, seed: Int64) -> Float64:
     """Return the sums after a random permutation of the runs within each sentence.
 
-    Parameters
-    ----------
-    rows : float64 [n, runs, statistics]
-    trials : int
-    seed : int64 array
-        Names the random stream.
+    rows (float64 [n, runs, statistics])
+    seed: names the random stream.
 
-    Returns
-    -------
-    float64 [trials, runs, statistics]
+    Returns float64 [trials, runs, statistics]
     """
     n, runs, width = rows.shape
     key = make_key(seed)

@@ -45,15 +45,9 @@ EXACT: Final = 1 - 1e-4
 class ListSet:
     """Lists of some sentences, with what they are judged by.
 
-    Attributes
-    ----------
-    name : str
-    lists : KBestLists
-        With names of features and words; in each list, the hypotheses in the decoder's order.
-    references : sequence of sequences of word lists
-        By `KBestLists.index`.
-    groups : sequence of str, optional
-        The speaker, or document, of each list; cross-validation and tests keep them together.
+    lists: with names of features and words; in each list, the hypotheses in the decoder's order.
+    references: by `KBestLists.index`.
+    groups: the speaker, or document, of each list; cross-validation and tests keep them together.
     """
 
     name: str
@@ -74,20 +68,11 @@ class ListSet:
 class Judged(NamedTuple):
     """A choice of hypotheses judged by a metric, beside the decoder's own.
 
-    Attributes
-    ----------
-    what : str
-        Of which lists, and how it was chosen.
-    sentences : int
-    measure : Measure
-    before, after : float
-        For people.
-    low, high : float
-        95% of `after` lie between them on sentences, or groups, that are drawn anew.
-    p : float, optional
-        Of a difference as large without any; None where the weights were chosen by this.
-    worst, best : float, optional
-        Of all choices there are.
+    what: of which lists, and how it was chosen.
+    before, after: for people.
+    low, high: 95% of `after` lie between them on sentences, or groups, that are drawn anew.
+    p: of a difference as large without any; None where the weights were chosen by this.
+    worst, best: of all choices there are.
     """
 
     what: str
@@ -105,18 +90,10 @@ class Judged(NamedTuple):
 class WeightRange(NamedTuple):
     """A weight, and what other values it could have while the others stay as they are.
 
-    Attributes
-    ----------
-    name : str
-    weight : float
-    equal : (float, float)
-        As good on the lists tuned on.
-    gaining : (float, float), optional
-        Better than the decoder's own order.
-    without : float
-        The score with the weight 0, for people.
-    curve : Curve
-        The score, larger is better, by the weight.
+    equal: as good on the lists tuned on.
+    gaining: better than the decoder's own order.
+    without: the score with the weight 0, for people.
+    curve: the score, larger is better, by the weight.
     """
 
     name: str
@@ -131,14 +108,8 @@ class WeightRange(NamedTuple):
 class TunedLists:
     """Weights, and what was gained.
 
-    Attributes
-    ----------
-    weights : FrozenWeights
-    judged : list of Judged
-        On the lists tuned on, by cross-validation, and on the sets of tests; metric by metric.
-    ranges : list of WeightRange
-        Of up to 50 features.
-    notes : list of str
+    judged: on the lists tuned on, by cross-validation, and on the sets of tests; metric by metric.
+    ranges: of up to 50 features.
     """
 
     weights: FrozenWeights
@@ -195,28 +166,16 @@ def tune_lists(
 ) -> TunedLists:
     """Tune weights on lists, and say what was gained.
 
-    Parameters
-    ----------
-    dev : ListSet
-        Tuned on.
-    tests : ListSet
-        Judged in the end; nothing is chosen by them.
-    metric : Metric
-        Tuned to.
-    held_out : sequence of Metric
-        Reported besides.
-    solver : Solver, optional
-        `Auto` by default.
-    start : Snapshot, optional
-        By default, where lists have scores, the weights that explain them best.
-    folds : int
-        Of cross-validation, for which weights are tuned so many times more; 0: none.
-    seed : int
-        Of the solver, the folds and the tests.
-    samples : int
-        Of intervals and tests.
-    say : callable
-        Told at once what lists were sorted by.
+    dev: tuned on.
+    tests: judged in the end; nothing is chosen by them.
+    metric: tuned to.
+    held_out: reported besides.
+    solver: `Auto` by default.
+    start: by default, where lists have scores, the weights that explain them best.
+    folds: of cross-validation, for which weights are tuned so many times more; 0: none.
+    seed: of the solver, the folds and the tests.
+    samples: of intervals and tests.
+    say: told at once what lists were sorted by.
 
     Raises InputError: a set of tests has sentences of `dev`, or the solver cannot work on the
     lists. ValueError: the lists have no names of features or no words.

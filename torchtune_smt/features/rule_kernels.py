@@ -21,15 +21,10 @@ _JOIN, _SIDES = ord("_"), ord("~")
 class SentenceFeatures(NamedTuple):
     """Sparse features of the rules of a sentence.
 
-    Attributes
-    ----------
-    begin : int64 [rules * rows + 1]
-    feature : int32
-        In CSR form, one entry for each time that a feature fires: places in `id`.
-    rows : int
-        Rows of a rule; see `torchtune_smt.decoders.rule_features.RuleFeatures`.
-    id : int32
-        Ids of the features that occur, ascending.
+    begin (int64 [rules * rows + 1])
+    feature: in CSR form, one entry for each time that a feature fires: places in `id`.
+    rows: rows of a rule; see `torchtune_smt.decoders.rule_features.RuleFeatures`.
+    id: ids of the features that occur, ascending.
     """
 
     begin: Int64
@@ -130,23 +125,16 @@ def spell(
 ) -> tuple[UInt8, Int64, Int64]:
     """Return the names of rules' features: letters, begins of names, begins of rules' names.
 
-    Parameters
-    ----------
-    spelling, least : int64 [t], float64 [t]
-        Of each template: how it spells, and how often a rule has to have occurred.
-    occurred : float64 [n]
-        How often each rule did.
-    prefix, prefix_begin
-        What the names of each spelling begin with.
-    source, target : int32
-        Symbols of the rules' sides; words by their ids, gaps of the source side -1, those of the
-        target side -1 and -2.
-    source_first, target_first : int64 [n + 1]
-        Where the sides of each rule begin.
-    source_number, target_number : int32
-        Number plus one of each word's text.
-    source_text, source_begin, target_text, target_begin
-        Words as they stand in names (UTF-8), by these numbers.
+    spelling, least (int64 [t], float64 [t]): of each template: how it spells, and how often a rule
+        has to have occurred.
+    occurred (float64 [n]): how often each rule did.
+    prefix, prefix_begin: what the names of each spelling begin with.
+    source, target: symbols of the rules' sides; words by their ids, gaps of the source side -1,
+        those of the target side -1 and -2.
+    source_first, target_first (int64 [n + 1]): where the sides of each rule begin.
+    source_number, target_number: number plus one of each word's text.
+    source_text, source_begin, target_text, target_begin: words as they stand in names (UTF-8), by
+        these numbers.
     """
     rules = source_first.size - 1
     letters = names = 0
@@ -218,14 +206,9 @@ def gather_rows(
 ) -> tuple[Int64, Int32, Int32]:
     """Return some rows behind each other, and the ids that occur, in the order of first sight.
 
-    Parameters
-    ----------
-    begin, symbols
-        All rows (CSR); the symbols are ids of features.
-    rows : int32 [n]
-        Numbers of rows, plus one.
-    place : int32 [features]
-        Zeros; ids that occur get a 1 there, which `number_rows` takes away.
+    begin, symbols: all rows (CSR); the symbols are ids of features.
+    rows (int32 [n]): numbers of rows, plus one.
+    place (int32 [features]): zeros; ids that occur get a 1 there, which `number_rows` takes away.
     """
     out_begin = np.zeros(rows.size + 1, np.int64)
     for i in range(rows.size):

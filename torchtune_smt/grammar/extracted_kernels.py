@@ -23,17 +23,11 @@ class RuleCounts(NamedTuple):
     Each count is there twice: as a float64, and as an int64 in units of ``1 / UNIT`` modulo 2^64,
     from which other counts can be subtracted without any error (`exact_count`).
 
-    Attributes
-    ----------
-    rule_begin : int64 [sources + 1]
-        Rules of a source side are consecutive, most frequent first, then by target side.
-    rule_target : int32 [rules]
-        Target sides are numbered by length, then symbol by symbol.
-    rule_low, source_low, target_low : int64
-    rule_count, source_count, target_count : float64
-        Of rules, source sides and target sides.
-    log_p : float64 [rules, 2]
-        log10 of p(target | source), p(source | target).
+    rule_begin (int64 [sources + 1]): rules of a source side are consecutive, most frequent first,
+        then by target side.
+    rule_target (int32 [rules]): target sides are numbered by length, then symbol by symbol.
+    rule_count, source_count, target_count: of rules, source sides and target sides.
+    log_p (float64 [rules, 2]): log10 of p(target | source), p(source | target).
     """
 
     rule_begin: Int64
@@ -50,16 +44,12 @@ class RuleCounts(NamedTuple):
 class Lexicon(NamedTuple):
     """Counts of word links; a word without a link is linked to NULL of the other language.
 
-    Attributes
-    ----------
-    begin : int64 [source words + 2]
-        Links of source word f are entries ``begin[f]..begin[f + 1] - 1``; the last f is NULL.
-    target : int32 [entries]
-        Ascending within a source word; the number of target words stands for NULL.
-    links : int64 [entries]
-        How often they are linked.
-    source_count, target_count : int64 [words + 1]
-        The sums for each word, and for NULL.
+    begin (int64 [source words + 2]): links of source word f are entries ``begin[f]..begin[f + 1] -
+        1``; the last f is NULL.
+    target (int32 [entries]): ascending within a source word; the number of target words stands for
+        NULL.
+    links (int64 [entries]): how often they are linked.
+    source_count, target_count (int64 [words + 1]): the sums for each word, and for NULL.
     """
 
     begin: Int64
@@ -95,23 +85,14 @@ def select(
 ) -> tuple[Int32, Int64, Float64]:
     """Return the best rules of each matching node, as if one sentence had not been counted.
 
-    Parameters
-    ----------
-    node : int32 [m]
-    node_source : int32
-        The source side of a node, or -1.
-    counts : RuleCounts
-    own_rule, own_low : int32, int64
-        Rules (ascending) and counts of the sentence to leave out; empty for none.
-    table_limit : int
+    node (int32 [m])
+    node_source: the source side of a node, or -1.
+    own_rule, own_low: rules (ascending) and counts of the sentence to leave out; empty for none.
 
-    Returns
-    -------
-    begin : int32 [m + 1]
-    rule : int64 [begin[m]]
-        Most frequent first, then by target side.
-    dense : float64 [begin[m], 5]
-        Columns 0 and 1: log10 of p(target | source), p(source | target); 4: 1.
+    Returns begin (int32 [m + 1])
+    Returns rule (int64 [begin[m]]): most frequent first, then by target side.
+    Returns dense (float64 [begin[m], 5]): columns 0 and 1: log10 of p(target | source), p(source |
+        target); 4: 1.
     """
     m = node.size
     begin = np.zeros(m + 1, np.int32)
@@ -226,14 +207,9 @@ def lexical_scores(
     Column 2: the sum over the target's words e of log10 max w(e|f), over f among the source's words
     and NULL. Column 3: the same the other way round.
 
-    Parameters
-    ----------
-    words : int32
-        Ascending: the words of the rules' source sides, and maybe others.
-    rule : int64 [rules]
-        Rules of one source side are consecutive.
-    own_link : int32 [links, 2]
-        Links of the sentence to leave out, with those to NULL.
+    words: ascending: the words of the rules' source sides, and maybe others.
+    rule (int64 [rules]): rules of one source side are consecutive.
+    own_link (int32 [links, 2]): links of the sentence to leave out, with those to NULL.
     """
     n_source_words = lexicon.begin.size - 2
     n_target_words = lexicon.target_count.size - 1

@@ -24,13 +24,8 @@ PERIOD = 65536.0
 class Aligned(NamedTuple):
     """An aligned bitext.
 
-    Attributes
-    ----------
-    source_begin, source, target_begin, target : int64, int32
-        Words of all sentences.
-    link_begin : int64
-    links : int32 [links, 2]
-        (source, target) positions, ascending, none twice in a sentence.
+    source_begin, source, target_begin, target: words of all sentences.
+    links (int32 [links, 2]): (source, target) positions, ascending, none twice in a sentence.
     """
 
     source_begin: Int64
@@ -64,20 +59,14 @@ def find_phrases(
     them and no link from inside one to outside the other; without `unaligned_edges`, the words at
     all its four edges are aligned.
 
-    Parameters
-    ----------
-    n, m : int
-        Words of the source and of the target sentence.
-    links : int32 [links, 2]
-        (source, target) positions.
+    n, m: words of the source and of the target sentence.
+    links (int32 [links, 2]): (source, target) positions.
 
-    Returns
-    -------
-    phrases : int32 [phrases, 6]
-        Source begin and end, target begin and end, number of links, and whether the words at all
-        four edges are aligned (1, or 0); by source begin, source end.
-    index : int32 [n, max_length + 1, 2]
-        The phrases on source span [s, s + k) are ``phrases[index[s, k, 0]:index[s, k, 1]]``.
+    Returns phrases (int32 [phrases, 6]): source begin and end, target begin and end, number of
+        links, and whether the words at all four edges are aligned (1, or 0); by source begin,
+        source end.
+    Returns index (int32 [n, max_length + 1, 2]): the phrases on source span [s, s + k) are
+        ``phrases[index[s, k, 0]:index[s, k, 1]]``.
     """
     source_low, source_high = np.full(m, n, np.int32), np.full(m, -1, np.int32)
     target_low, target_high = np.full(n, m, np.int32), np.full(n, -1, np.int32)
@@ -144,12 +133,9 @@ def find_rules(
     outside of the gaps, two gaps do not touch on the source side, and the source side has at most
     `max_symbols` symbols.
 
-    Returns
-    -------
-    count : int
-    rules : int32 [at least count, 2]
-        The phrases in the gaps, in the order of the source side, -1 for none. `rules` as given,
-        or a longer array in its place.
+    Returns count
+    Returns rules (int32 [at least count, 2]): the phrases in the gaps, in the order of the source
+        side, -1 for none. `rules` as given, or a longer array in its place.
     """
     max_symbols, tight_gaps = shape.max_symbols, shape.tight_gaps
     s, e = phrases[p, 0], phrases[p, 1]
@@ -229,21 +215,13 @@ def extract(
 ) -> tuple[Int32, Int64, Int64, Int32, Int64, Int32]:
     """Extract the rules of the sentence pairs first..last-1.
 
-    Parameters
-    ----------
-    share : bool
-        A phrase has a count of 1 in all, and its rules share it. Otherwise each rule has 1.
+    share: a phrase has a count of 1 in all, and its rules share it. Otherwise each rule has 1.
 
-    Returns
-    -------
-    sentence : int32 [rules]
-        Where a rule comes from; ascending.
-    weight : int64 [rules]
-        Its count, in units of ``1 / UNIT``.
-    side_begin, side : int64 [rules + 1], int32
-        Source sides; -1 is a gap.
-    target_side_begin, target_side : int64 [rules + 1], int32
-        Target sides; -1 and -2 are the gaps, in the order of the source side.
+    Returns sentence (int32 [rules]): where a rule comes from; ascending.
+    Returns weight (int64 [rules]): its count, in units of ``1 / UNIT``.
+    Returns side_begin, side (int64 [rules + 1], int32): source sides; -1 is a gap.
+    Returns target_side_begin, target_side (int64 [rules + 1], int32): target sides; -1 and -2 are
+        the gaps, in the order of the source side.
     """
     source_begin, source, target_begin, target, link_begin, links = bitext
     sentence, weight = np.empty(1024, np.int32), np.empty(1024, np.int64)
@@ -345,17 +323,12 @@ def add_counts(
 ) -> None:
     """Add weights up by group.
 
-    Parameters
-    ----------
-    group : int32 [n]
-    weight : int64 [n]
-        Counts in units of ``1 / UNIT``, modulo 2^64.
-    approximate : float64 [n], or empty
-        The counts themselves, where they may exceed 2^15; empty: they are ``weight / UNIT``.
-    low : int64 [groups], out
-        The sums, in units of ``1 / UNIT`` modulo 2^64: exact.
-    count : float64 [groups], out
-        The sums, rounded.
+    group (int32 [n])
+    weight (int64 [n]): counts in units of ``1 / UNIT``, modulo 2^64.
+    approximate (float64 [n], or empty): the counts themselves, where they may exceed 2^15; empty:
+        they are ``weight / UNIT``.
+    low (int64 [groups], out): the sums, in units of ``1 / UNIT`` modulo 2^64: exact.
+    count (float64 [groups], out): the sums, rounded.
     """
     for i in range(group.size):
         low[group[i]] += weight[i]
@@ -418,17 +391,13 @@ def _orientation(
 ) -> int:
     """Return the orientation of a phrase towards its neighbour on the target side.
 
-    Parameters
-    ----------
-    linked : bool [n, m]
-    along, across : bool [n, m]
-        Corners of the units next to which a phrase is monotone, or swapped.
-    t : int
-        The neighbouring target word.
-    s_along, s_across : int
-        The source words beside the phrase where a monotone, or swapped, neighbour begins.
-    step : int
-        The way from the phrase to `s_along` and on, 1 or -1.
+    linked (bool [n, m])
+    along, across (bool [n, m]): corners of the units next to which a phrase is monotone, or
+        swapped.
+    t: the neighbouring target word.
+    s_along, s_across: the source words beside the phrase where a monotone, or swapped, neighbour
+        begins.
+    step: the way from the phrase to `s_along` and on, 1 or -1.
     """
     monotone, swap = _is_linked(linked, s_along, t), _is_linked(linked, s_across, t)
     blocks = unit != WORDS
@@ -494,21 +463,14 @@ def find_orientations(
 
     The phrases are those of `find_phrases`, with unaligned edges, in its order.
 
-    Parameters
-    ----------
-    max_length : int
-    unit : int
-        A phrase is monotone behind, or swapped with, what has its corner beside the phrase's own:
+    unit: a phrase is monotone behind, or swapped with, what has its corner beside the phrase's own:
         a link (`WORDS`), a phrase (`PHRASES`), or a phrase of any length (`BLOCKS`; Galley &
         Manning 2008).
 
-    Returns
-    -------
-    orientation : int32 [phrases, 2]
-        Towards what is before it on the target side, and towards what is behind it.
-    point_begin : int64 [phrases + 1]
-    point : int32
-        Links of each phrase, ascending: see `LINK`.
+    Returns orientation (int32 [phrases, 2]): towards what is before it on the target side, and
+        towards what is behind it.
+    Returns point_begin (int64 [phrases + 1])
+    Returns point: links of each phrase, ascending: see `LINK`.
     """
     source_begin, _, target_begin, _, link_begin, links = bitext
     orientation, point_begin = np.empty(2048, np.int32), np.empty(1025, np.int64)
@@ -590,12 +552,9 @@ def _find_places(begin: int, end: int, gap: Int32, column: int, place: Int32) ->
 def find_links(bitext: Aligned, first: int, last: int, shape: Shape) -> tuple[Int64, Int32]:
     """Return the links of the rules of the sentence pairs first..last-1, in `extract`'s order.
 
-    Returns
-    -------
-    point_begin : int64 [rules + 1]
-    point : int32
-        Links of each rule between its symbols, a gap being one, ascending: see `LINK`. Each rule
-        has one.
+    Returns point_begin (int64 [rules + 1])
+    Returns point: links of each rule between its symbols, a gap being one, ascending: see `LINK`.
+        Each rule has one.
     """
     source_begin, _, target_begin, _, link_begin, links = bitext
     point_begin, point = np.empty(1025, np.int64), np.empty(4096, np.int32)

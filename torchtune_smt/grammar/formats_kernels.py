@@ -54,31 +54,20 @@ _GAPS, _TARGET_GAPS, _TARGET_PLACES, _PAIRS, _NAMES = range(5)
 class Table(NamedTuple):
     """What the lines of a table hold.
 
-    Attributes
-    ----------
-    side_begin : int64 [2, lines + 1]
-    symbol : int32 [2, symbols]
-        Of source and target sides; 0 in place of each word. Not used for phrases, which have words
-        alone.
-    word : int64 [2, 2, words]
-        Begins and ends in the text of these words.
-    n_words : int64 [2]
-        Their number.
-    value_begin : int64 [lines + 1]
-    count_begin : int64 [lines]
-        Where a line's values end, and its counts begin.
-    value_name : int32
-        Row of `names`, or -1 - i for the i-th nameless value of a line. Not used for phrases.
-    value : float64
-    slow : int64 [values, 3]
-        (value, begin, end) of those that `numerals.number` does not read.
-    names : int64 [MAX_NAMES, 2]
-        Spans in the text of the names of features.
-    point_begin : int64 [lines + 1]
-    point : int32 [points, 2]
-        Alignment of phrases: places of a source and of a target word.
-    room : int64 [5, 64]
-        What the parser remembers of a line.
+    side_begin (int64 [2, lines + 1])
+    symbol (int32 [2, symbols]): of source and target sides; 0 in place of each word. Not used for
+        phrases, which have words alone.
+    word (int64 [2, 2, words]): begins and ends in the text of these words.
+    n_words (int64 [2]): their number.
+    value_begin (int64 [lines + 1])
+    count_begin (int64 [lines]): where a line's values end, and its counts begin.
+    value_name: row of `names`, or -1 - i for the i-th nameless value of a line. Not used for
+        phrases.
+    slow (int64 [values, 3]): (value, begin, end) of those that `numerals.number` does not read.
+    names (int64 [MAX_NAMES, 2]): spans in the text of the names of features.
+    point_begin (int64 [lines + 1])
+    point (int32 [points, 2]): alignment of phrases: places of a source and of a target word.
+    room (int64 [5, 64]): what the parser remembers of a line.
     """
 
     side_begin: Int64
@@ -202,29 +191,18 @@ def parse(
 ) -> tuple[int, int, int, int, int, int]:
     r"""Parse a table.
 
-    Parameters
-    ----------
-    text : uint8
-        Ends with ``\n``.
-    roles : int32
-        What the fields of a line hold, in order; further ones are ignored, and those behind the
+    text: ends with ``\n``.
+    roles: what the fields of a line hold, in order; further ones are ignored, and those behind the
         values may be missing.
-    form : int
-        `CDEC`; `MOSES`, where non-terminals are ``[X][X]``, sides end with ``[X]``, and the
+    form: `CDEC`; `MOSES`, where non-terminals are ``[X][X]``, sides end with ``[X]``, and the
         alignment pairs non-terminals; or `PHRASES`.
-    separator : int
-        A byte that separates values, as blanks do; -1: none.
-    powers : float64 [23]
-        1, 10, ... 1e22.
-    table : Table
-        Written to.
+    separator: a byte that separates values, as blanks do; -1: none.
+    powers (float64 [23]): 1, 10, ... 1e22.
+    table: written to.
 
-    Returns
-    -------
-    code, line, at : int
-        `FINE`, or what is wrong, in which line (from 0), and where in `text`.
-    n_names, n_slow, n_ignored : int
-        Names, values in `slow`, and lines with fields that are ignored and not empty.
+    Returns code, line, at: `FINE`, or what is wrong, in which line (from 0), and where in `text`.
+    Returns n_names, n_slow, n_ignored: names, values in `slow`, and lines with fields that are
+        ignored and not empty.
     """
     side_begin, symbol, word, n_words = table.side_begin, table.symbol, table.word, table.n_words
     value_begin, count_begin, value_name = table.value_begin, table.count_begin, table.value_name

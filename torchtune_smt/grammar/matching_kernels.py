@@ -19,20 +19,15 @@ class SentenceGrammar(NamedTuple):
 
     Node 0 is the root. Every other node has rules, or leads to one that has.
 
-    Attributes
-    ----------
-    child_begin : int32 [nodes + 1]
-    child_symbol : int32 [edges]
-    child_node : int32 [edges]
-        Edge i of node n, ``child_begin[n] <= i < child_begin[n + 1]``, leads along the symbol
-        ``child_symbol[i]`` (a source word id, or -1 for the non-terminal; ascending within a
-        node) to the node ``child_node[i]``.
-    rule_begin : int32 [nodes + 1]
-    rule : int64 [rules]
-        ``rule[rule_begin[n]:rule_begin[n + 1]]`` are the ids in the grammar of the rules whose
-        source side ends in node n, best first.
-    dense : float64 [rules, features]
-        Their values of the features `Grammar.dense_names`.
+    child_begin (int32 [nodes + 1])
+    child_symbol (int32 [edges])
+    child_node (int32 [edges]): edge i of node n, ``child_begin[n] <= i < child_begin[n + 1]``,
+        leads along the symbol ``child_symbol[i]`` (a source word id, or -1 for the non-terminal;
+        ascending within a node) to the node ``child_node[i]``.
+    rule_begin (int32 [nodes + 1])
+    rule (int64 [rules]): ``rule[rule_begin[n]:rule_begin[n + 1]]`` are the ids in the grammar of
+        the rules whose source side ends in node n, best first.
+    dense (float64 [rules, features]): their values of the features `Grammar.dense_names`.
     """
 
     child_begin: Int32
@@ -73,22 +68,13 @@ def match(
     breadth first; a node carries the list of its spans, sorted; after a gap only the shortest for
     each start, the longer ones being implied.
 
-    Parameters
-    ----------
-    symbol, child_begin : int32
-        The trie.
-    source : int32 [n]
-        Words; negative ones are unknown and match gaps only.
-    words : int32
-        The different known words of it, ascending.
-    max_span : int
+    symbol, child_begin: the trie.
+    source (int32 [n]): words; negative ones are unknown and match gaps only.
+    words: the different known words of it, ascending.
 
-    Returns
-    -------
-    node : int32 [m]
-        The matching nodes of the trie, the root first.
-    begin : int32 [m + 1]
-        Children of the i-th of them are numbers ``begin[i]..begin[i + 1] - 1`` of this list.
+    Returns node (int32 [m]): the matching nodes of the trie, the root first.
+    Returns begin (int32 [m + 1]): children of the i-th of them are numbers ``begin[i]..begin[i + 1]
+        - 1`` of this list.
     """
     n = source.size
     number = np.empty(n, np.int32)  # which of the words stands there, or -1
@@ -194,17 +180,11 @@ def prune(
 ) -> tuple[Int32, Int32, Int32, Int32]:
     """Return a trie without the nodes (but the root) under which no rule ends.
 
-    Parameters
-    ----------
-    symbol : int32 [m]
-    child_begin : int32 [m + 1]
-        A trie in the numbering of `match`.
-    rule_begin : int32 [m + 1]
-        Node i has ``rule_begin[i + 1] - rule_begin[i]`` rules.
+    symbol (int32 [m])
+    child_begin (int32 [m + 1]): a trie in the numbering of `match`.
+    rule_begin (int32 [m + 1]): node i has ``rule_begin[i + 1] - rule_begin[i]`` rules.
 
-    Returns
-    -------
-    child_begin, child_symbol, child_node, rule_begin : int32
+    Returns child_begin, child_symbol, child_node, rule_begin
     """
     m = symbol.size
     number = np.zeros(m, np.int32)  # 1: kept; then the new number

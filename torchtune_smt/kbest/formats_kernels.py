@@ -46,29 +46,22 @@ _ZERO, _NINE = 48, 57
 class Piece(NamedTuple):
     """What a piece of a file holds, a slot for each of its lines.
 
-    Attributes
-    ----------
-    sentence : int64 [lines]
-        -1 where a fault lies in the number.
-    id_begin, id_end : int64 [lines]
-        Where its name stands in the text.
-    fault : int32 [lines]
-        `FINE`, or what is wrong with the line; its words and features are then left out.
-    place : int64 [lines]
-        Where in the text the fault is; for `LACKS_DENSE` the row of the labels, for `TWICE` the
-        feature.
-    total : float64 [lines]
-    token_begin : int64 [lines + 1]
-    word_begin, word_end : int64 [words]
-        Spans in the text.
-    row_begin : int64 [lines + 1]
-    column : int32 [values]
-        Of a dense feature its number; -1 - i of the sparse feature with name i.
-    value : float64 [values]
-    name_begin, name_end : int64 [names]
-        Spans in the text, an entry for each occurrence.
-    long : int64 [long numbers, 4]
-        (line, number of the value or -1 for the total, begin, end): numbers yet to be read.
+    sentence (int64 [lines]): -1 where a fault lies in the number.
+    id_begin, id_end (int64 [lines]): where its name stands in the text.
+    fault (int32 [lines]): `FINE`, or what is wrong with the line; its words and features are then
+        left out.
+    place (int64 [lines]): where in the text the fault is; for `LACKS_DENSE` the row of the labels,
+        for `TWICE` the feature.
+    total (float64 [lines])
+    token_begin (int64 [lines + 1])
+    word_begin, word_end (int64 [words]): spans in the text.
+    row_begin (int64 [lines + 1])
+    column (int32 [values]): of a dense feature its number; -1 - i of the sparse feature with name
+        i.
+    value (float64 [values])
+    name_begin, name_end (int64 [names]): spans in the text, an entry for each occurrence.
+    long (int64 [long numbers, 4]): (line, number of the value or -1 for the total, begin, end):
+        numbers yet to be read.
     """
 
     sentence: Int64
@@ -140,21 +133,13 @@ def _close_label(
 
     A label is sparse if it has an underscore and one value, as Moses's tuner has it.
 
-    Parameters
-    ----------
-    labels : int64 [MAX_LABELS, 4]
-        Dense labels: begin and end of the name, number of values, first column.
-    known : bool
-        They are all known; else those of this line are added.
-    guess : int
-        Row of the labels to be looked at first.
-    seen : int64 [MAX_LABELS]
-        The line in which each was met last.
+    labels (int64 [MAX_LABELS, 4]): dense labels: begin and end of the name, number of values, first
+        column.
+    known: they are all known; else those of this line are added.
+    guess: row of the labels to be looked at first.
+    seen (int64 [MAX_LABELS]): the line in which each was met last.
 
-    Returns
-    -------
-    code, n_labels, row : int
-        `FINE` or a fault; the row is -1 for a sparse label.
+    Returns code, n_labels, row: `FINE` or a fault; the row is -1 for a sparse label.
     """
     width = last - first
     if width == 0:
@@ -206,35 +191,21 @@ def parse_lines(
 ) -> tuple[tuple[int, int, int, int], int]:
     r"""Parse the lines of a form.
 
-    Parameters
-    ----------
-    text : uint8
-    start, stop : int
-        The lines to parse; the last one ends with ``\n``.
-    form : int
-        `MOSES` and `CDEC`: fields between ``|||``, with features ``Label= v v Label= v`` (the label
-        may end with a colon, too) or ``name=v name=v``. `UNLABELLED`: `width` numbers for features.
-        `VALUES`: lines of `width` numbers and any number of ``name=v``, without other fields.
-    width : int
-    roles : int64
-        What each field holds; see `ID`.
-    named : bool
-        Whether sentences have names, whose spans are written, and no numbers.
-    labels, seen
-        See `_close_label`.
-    n_labels : int
-        Their number, -1 before they are known.
-    fixed : bool
-        Whether the first line without a fault decides which dense labels there are; else any line
-        may add some, and lack others.
-    piece : Piece
-        Written to.
+    start, stop: the lines to parse; the last one ends with ``\n``.
+    form: `MOSES` and `CDEC`: fields between ``|||``, with features ``Label= v v Label= v`` (the
+        label may end with a colon, too) or ``name=v name=v``. `UNLABELLED`: `width` numbers for
+        features. `VALUES`: lines of `width` numbers and any number of ``name=v``, without other
+        fields.
+    roles: what each field holds; see `ID`.
+    named: whether sentences have names, whose spans are written, and no numbers.
+    labels, seen: see `_close_label`.
+    n_labels: their number, -1 before they are known.
+    fixed: whether the first line without a fault decides which dense labels there are; else any
+        line may add some, and lack others.
+    piece: written to.
 
-    Returns
-    -------
-    sizes : four int
-        Words, values, names and long numbers in `piece`.
-    n_labels : int
+    Returns sizes: words, values, names and long numbers in `piece`.
+    Returns n_labels
     """
     line, n_words, n_values, n_names, n_long = 0, 0, 0, 0, 0
     i = start
@@ -404,14 +375,9 @@ def tidy_rows(
 
     A feature that a line has twice is the fault `TWICE`.
 
-    Parameters
-    ----------
-    dense : int32
-        Feature ids of the dense columns.
-    names : int32
-        Feature ids of the names.
-    out_begin, out_feature, out_value : int64 [lines + 1], int32, float64
-        As large as the piece's.
+    dense: feature ids of the dense columns.
+    names: feature ids of the names.
+    out_begin, out_feature, out_value (int64 [lines + 1], int32, float64): as large as the piece's.
     """
     n = 0
     out_begin[0] = 0

@@ -65,15 +65,10 @@ def mark_copies(
 ) -> None:
     """Mark each entry that is the same as an earlier one of its list.
 
-    Parameters
-    ----------
-    bits : int64
-        The values' bits, to be hashed.
-    statistics : int32 [entries, n]
-    table : int64
-        Room for hashing: a power of two, more than twice the longest list.
-    copy : bool [entries]
-        Written to.
+    bits: the values' bits, to be hashed.
+    statistics (int32 [entries, n])
+    table: room for hashing: a power of two, more than twice the longest list.
+    copy (bool [entries]): written to.
     """
     factor = np.uint64(0x9E3779B97F4A7C15)
     half = np.uint64(32)
@@ -116,14 +111,9 @@ def hash_hypotheses(
 ) -> UInt64:
     """Return a hash of each hypothesis.
 
-    Parameters
-    ----------
-    token_begin, tokens, row_begin, feature
-        As in `KBestLists`.
-    bits : uint32 [non-zeros]
-        The values' bits; entries with 0 are passed over.
-    words_only : bool
-        Leave the features out.
+    token_begin, tokens, row_begin, feature: as in `KBestLists`.
+    bits (uint32 [non-zeros]): the values' bits; entries with 0 are passed over.
+    words_only: leave the features out.
     """
     hashes = np.empty(token_begin.size - 1, np.uint64)
     for h in range(hashes.size):
@@ -153,14 +143,10 @@ def join_rows(
 ) -> None:
     """Write rows that were taken apart to their places, without zeros.
 
-    Parameters
-    ----------
-    place : int64 [rows]
-        The row of the result that each becomes.
-    dense : float64 [rows, n_dense]
-    begin, feature, value : int64 [rows + 1], int32 array, float64 array
-    row_begin, out_feature, out_value
-        The result, whose rows have room for what belongs there.
+    place (int64 [rows]): the row of the result that each becomes.
+    dense (float64 [rows, n_dense])
+    begin, feature, value (int64 [rows + 1], int32 array, float64 array)
+    row_begin, out_feature, out_value: the result, whose rows have room for what belongs there.
     """
     for j in range(place.size):
         n = row_begin[place[j]]

@@ -21,24 +21,18 @@ class ListTensors:
 
     See `torchtune_smt.kbest.lists.KBestLists`, whose numbers these are.
 
-    Attributes
-    ----------
-    index : int64 [S]
-    begin : int64 [S + 1]
-        Hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``.
-    feature : int64 [u]
-        Ids of the features that occur, ascending.
-    row_begin : int64 [n + 1]
-    column : int64 [non-zeros]
-    value : float64 [non-zeros]
-        Features in CSR form: hypothesis h has ``value[i]`` of ``feature[column[i]]`` for i from
-        ``row_begin[h]`` to ``row_begin[h + 1] - 1``.
-    score, gain : float64 [n], optional
-    statistics : int32 [n, statistics], optional
-    token_begin : int64 [n + 1], optional
-    tokens : int64 [number of tokens], optional
-    pairs : int64 [p, 2], optional
-        Numbers of hypotheses, counted through all lists, the better one first.
+    index (int64 [S])
+    begin (int64 [S + 1]): hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``.
+    feature (int64 [u]): ids of the features that occur, ascending.
+    row_begin (int64 [n + 1])
+    column (int64 [non-zeros])
+    value (float64 [non-zeros]): features in CSR form: hypothesis h has ``value[i]`` of
+        ``feature[column[i]]`` for i from ``row_begin[h]`` to ``row_begin[h + 1] - 1``.
+    score, gain (float64 [n])
+    statistics (int32 [n, statistics])
+    token_begin (int64 [n + 1])
+    tokens (int64 [number of tokens])
+    pairs (int64 [p, 2]): numbers of hypotheses, counted through all lists, the better one first.
     """
 
     index: Tensor
@@ -91,18 +85,12 @@ class ListTensors:
 class LogLinear(torch.nn.Module):
     """W·H: the score of each hypothesis is the sum of its features, each times its weight.
 
-    Parameters
-    ----------
-    features : int
-        D, the number of features: ``len(lists.features)``.
-    dtype, device : optional
-        Of the weights, which begin with 0.
+    features: d, the number of features: ``len(lists.features)``.
+    dtype, device: of the weights, which begin with 0.
 
-    Attributes
-    ----------
-    weight : torch.nn.Parameter [D]
-        Its gradient is sparse (COO, coalesced): nothing is as long as D, and what is the same in
-        hypotheses that are compared has none, not even by rounding.
+    As attributes:
+    weight (torch.nn.Parameter [D]): its gradient is sparse (COO, coalesced): nothing is as long as
+        D, and what is the same in hypotheses that are compared has none, not even by rounding.
     """
 
     def __init__(

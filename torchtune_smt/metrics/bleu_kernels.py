@@ -42,19 +42,11 @@ def build_trie(
 ) -> int:
     """Write the trie of references `first` to ``last - 1`` of one sentence.
 
-    Parameters
-    ----------
-    tokens, begin : int32 array, int64 array
-        Reference j is ``tokens[begin[j]:begin[j + 1]]``.
-    roots : int32 array
-        Filled with -1, its size a power of two of at least twice the number of tokens.
-    nodes : int32 [room, 4]
-        Room for four nodes a token.
+    tokens, begin: reference j is ``tokens[begin[j]:begin[j + 1]]``.
+    roots: filled with -1, its size a power of two of at least twice the number of tokens.
+    nodes (int32 [room, 4]): room for four nodes a token.
 
-    Returns
-    -------
-    int
-        The number of nodes.
+    Returns int: the number of nodes.
     """
     count = 0
     occurrences = np.zeros(nodes.shape[0], np.int32)
@@ -92,17 +84,13 @@ def build_tries(
 ) -> Int64:
     """Write the tries of all sentences one after the other.
 
-    Parameters
-    ----------
-    group : int64 [sentences + 1]
-        Sentence s has the references ``group[s]`` to ``group[s + 1] - 1``.
-    root_begin : int64 [sentences + 1]
-        Its hash table is ``roots[root_begin[s]:root_begin[s + 1]]``.
+    group (int64 [sentences + 1]): sentence s has the references ``group[s]`` to ``group[s + 1] -
+        1``.
+    root_begin (int64 [sentences + 1]): its hash table is ``roots[root_begin[s]:root_begin[s +
+        1]]``.
 
-    Returns
-    -------
-    int64 [sentences + 1]
-        Where the nodes of each sentence begin; links between nodes count from there.
+    Returns int64 [sentences + 1]: where the nodes of each sentence begin; links between nodes count
+        from there.
     """
     node_begin = np.zeros(group.size, np.int64)
     for s in range(group.size - 1):
@@ -132,22 +120,13 @@ def match_statistics(
 ) -> Counts:
     """Return BLEU's statistics of each hypothesis of one sentence.
 
-    Parameters
-    ----------
-    sentence : int
-    root_begin, roots, node_begin, nodes
-        As from `build_tries`.
-    length_begin, lengths : int64 arrays
-        Reference lengths of sentence s, ascending:
+    root_begin, roots, node_begin, nodes: as from `build_tries`.
+    length_begin, lengths: reference lengths of sentence s, ascending:
         ``lengths[length_begin[s]:length_begin[s + 1]]``.
-    token_begin, tokens : int64 [k + 1], int32 array
-        The hypotheses.
+    token_begin, tokens (int64 [k + 1], int32 array): the hypotheses.
 
-    Returns
-    -------
-    int64 [k, 10]
-        Clipped matches m_1..m_4, n-grams in the hypothesis l_1..l_4, its length c, and the
-        length r of the closest reference (the shorter of two that are equally close).
+    Returns int64 [k, 10]: clipped matches m_1..m_4, n-grams in the hypothesis l_1..l_4, its length
+        c, and the length r of the closest reference (the shorter of two that are equally close).
     """
     root = roots[root_begin[sentence] : root_begin[sentence + 1]]
     trie = nodes[node_begin[sentence] : node_begin[sentence + 1]]
@@ -207,18 +186,11 @@ def smoothed_bleu(
 ) -> Float64:
     """Return BLEU (0..1) with numbers added to its counts, for rows of BLEU's statistics.
 
-    Parameters
-    ----------
-    statistics : int64 [k, 10]
-        As from `match_statistics`.
-    add_first, add : float
-        Added to matches and counts of words, and of longer n-grams (there more than 0).
-    add_length : float
-        Added to the reference's length in the brevity penalty.
-    short_references : bool
-        Count only orders up to the reference's length.
-    grounding : bool
-        Subtract the precision that as long a hypothesis without any match has.
+    statistics (int64 [k, 10]): as from `match_statistics`.
+    add_first, add: added to matches and counts of words, and of longer n-grams (there more than 0).
+    add_length: added to the reference's length in the brevity penalty.
+    short_references: count only orders up to the reference's length.
+    grounding: subtract the precision that as long a hypothesis without any match has.
     """
     gains = np.zeros(statistics.shape[0])
     for h in range(statistics.shape[0]):
@@ -246,16 +218,10 @@ def smoothed_bleu(
 def sacrebleu_bleu(statistics: Counts, method: int, value: float, effective_order: bool) -> Float64:
     """Return sacrebleu's BLEU (0..1) of each row of BLEU's statistics.
 
-    Parameters
-    ----------
-    statistics : int64 [k, 10]
-        As from `match_statistics`.
-    method : int
-        `NONE`, `FLOOR`, `ADD_K` or `EXP`.
-    value : float
-        Of `FLOOR` and `ADD_K`.
-    effective_order : bool
-        Leave orders out for which the hypothesis is too short.
+    statistics (int64 [k, 10]): as from `match_statistics`.
+    method: `NONE`, `FLOOR`, `ADD_K` or `EXP`.
+    value: of `FLOOR` and `ADD_K`.
+    effective_order: leave orders out for which the hypothesis is too short.
     """
     gains = np.zeros(statistics.shape[0])
     for h in range(statistics.shape[0]):

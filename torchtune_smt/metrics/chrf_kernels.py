@@ -28,20 +28,12 @@ def match_statistics(order: int, reference: Int32, begin: Int64, characters: Int
 
     The n-grams of the reference are a trie whose edges lie in a hash table.
 
-    Parameters
-    ----------
-    order : int
-        Of the longest n-grams.
-    reference : int32
-        Code points.
-    begin, characters : int64 [k + 1], int32
-        Hypothesis h is ``characters[begin[h]:begin[h + 1]]``.
+    order: of the longest n-grams.
+    reference: code points.
+    begin, characters (int64 [k + 1], int32): hypothesis h is ``characters[begin[h]:begin[h + 1]]``.
 
-    Returns
-    -------
-    int32 [k, 3 * order]
-        For each order n-grams in the hypothesis (0 where the reference has none), in the
-        reference, and in both.
+    Returns int32 [k, 3 * order]: for each order n-grams in the hypothesis (0 where the reference
+        has none), in the reference, and in both.
     """
     room = 16
     while room < 2 * order * reference.size:

@@ -26,10 +26,7 @@ def fill(cost: Int32, operation: Int32, first: int, hypothesis: Int32, reference
     Only entries near the diagonal are looked at. Of equal operations, the first of same or
     substitute, delete (a word of the hypothesis), insert is taken.
 
-    Parameters
-    ----------
-    cost, operation : int32 [len(hypothesis) + 1, len(reference) + 1]
-        Row 0 is filled.
+    cost, operation (int32 [len(hypothesis) + 1, len(reference) + 1]): row 0 is filled.
     """
     n, m = hypothesis.size, reference.size
     ratio = m / n if n > 0 else 1.0
@@ -64,12 +61,8 @@ def fill(cost: Int32, operation: Int32, first: int, hypothesis: Int32, reference
 def trace(operation: Int32, align: Int64, wrong_reference: Int32, wrong_hypothesis: Int32) -> None:
     """Write which word of the hypothesis each of the reference belongs to, and which are wrong.
 
-    Parameters
-    ----------
-    align : int64 [len(reference)]
-        The last word of the hypothesis at or before it, -1 for none.
-    wrong_reference, wrong_hypothesis : int32 [length + 1]
-        The number of wrong words before each.
+    align (int64 [len(reference)]): the last word of the hypothesis at or before it, -1 for none.
+    wrong_reference, wrong_hypothesis (int32 [length + 1]): the number of wrong words before each.
     """
     i, j = operation.shape[0] - 1, operation.shape[1] - 1
     wrong_reference[:] = 0

@@ -69,17 +69,11 @@ def accelerated(
 ) -> tuple[float, int]:
     """Take accelerated proximal steps with restarts on ½ vᵀSv + linearᵀv + Ω(v), in place.
 
-    Parameters
-    ----------
-    bound : float
-        Of the curvature; it is raised where it proves too low.
-    block : int64 [m]
-        Written: the blocks of equal |v|, descending, -1 for zeros.
+    bound: of the curvature; it is raised where it proves too low.
+    block (int64 [m]): written: the blocks of equal |v|, descending, -1 for zeros.
 
-    Returns
-    -------
-    bound : float
-    blocks : int
+    Returns bound
+    Returns blocks
     """
     lambda1, lambda2, dimension = strengths
     m = v.size
@@ -148,10 +142,7 @@ def face_direction(
 
     The preconditioner times `damping` is added to S (Levenberg and Marquardt).
 
-    Returns
-    -------
-    float64 [blocks]
-        By how much |v| is to rise.
+    Returns float64 [blocks]: by how much |v| is to rise.
     """
     m = v.size
     sign = np.sign(v)

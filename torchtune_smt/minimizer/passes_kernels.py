@@ -27,10 +27,7 @@ def restricted(
 ) -> tuple[Int64, Int64, Int32, Float64]:
     """Return the numbers of the rows whose `keep` is not 0, and these rows over fewer columns.
 
-    Parameters
-    ----------
-    place : int32 [columns]
-        The new id of each column, -1 for those that are left out.
+    place (int32 [columns]): the new id of each column, -1 for those that are left out.
     """
     rows = 0
     room = 0
@@ -66,13 +63,10 @@ def slight(
 ) -> tuple[Float64, Float64]:
     """Find the rows that add next to nothing to diag(Xᵀ diag(scale) X).
 
-    Returns
-    -------
-    kept : float64 [rows]
-        0 for those that have less than `part` of the largest entry in each of their columns.
-    bound : float64 [columns]
-        A diagonal that is no less than their part of Xᵀ diag(scale) X: (Σ a)² ≤ n Σ a² for n of
-        them.
+    Returns kept (float64 [rows]): 0 for those that have less than `part` of the largest entry in
+        each of their columns.
+    Returns bound (float64 [columns]): a diagonal that is no less than their part of Xᵀ diag(scale)
+        X: (Σ a)² ≤ n Σ a² for n of them.
     """
     largest, bound = np.zeros(columns), np.zeros(columns)
     for i in range(scale.size):

@@ -148,15 +148,11 @@ def left_open(
 
     See `torchtune_smt.minimizer.penalty.at_boundary`.
 
-    Parameters
-    ----------
-    begin : int64 [blocks + 1]
-        The first rank of each block of equal |w|, descending, and their number.
-    level, reach : float64 [blocks]
-        |w| of each, and how far it may move.
-    slack, away : float64 [u]
-        By rank, in each block in descending order of pulls: the penalty less the pull, and the
-        pull away from 0.
+    begin (int64 [blocks + 1]): the first rank of each block of equal |w|, descending, and their
+        number.
+    level, reach (float64 [blocks]): |w| of each, and how far it may move.
+    slack, away (float64 [u]): by rank, in each block in descending order of pulls: the penalty less
+        the pull, and the pull away from 0.
     """
     open_ = np.zeros(slack.size, np.bool_)
     blocks = level.size

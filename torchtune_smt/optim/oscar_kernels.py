@@ -287,12 +287,8 @@ def in_order(tree: Tree) -> tuple[Float64, Int64, Int64]:
 def build(tree: Tree, magnitude: Float64, members: Int64, group: Int64) -> None:
     """Write all nodes anew, and set the clock to 0.
 
-    Parameters
-    ----------
-    tree : Tree
-        With enough nodes; it has the groups already, and their members.
-    magnitude, members, group
-        As `in_order` returns them.
+    tree: with enough nodes; it has the groups already, and their members.
+    magnitude, members, group: as `in_order` returns them.
     """
     tree.numbers[t.CLOCK] = tree.numbers[t.PASSED] = 0.0
     tree.counts[t.NODES] = 0

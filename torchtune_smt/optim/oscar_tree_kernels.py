@@ -49,22 +49,17 @@ ROOT, LAST, NODES, ROOM, GROUPS, ACTIVE, FREE, LEFT, WORK = range(9)
 class Tree(NamedTuple):
     """The groups, their members and their order.
 
-    Attributes
-    ----------
-    real, link : float64 [nodes, 5 FANOUT], int32 [nodes, 8 + 2 FANOUT]
-        Nodes; rows from ``counts[NODES]`` on are not in use. Entries not in use have the event
-        NEVER and the child -1.
-    group : int32 [groups, 2]
-        Leaf and a member of each group. Numbers not in use form a list: the next one in FIRST.
-    member : int32 [D, 4]
-        Of each coordinate the group (-1: the weight is 0) and, in the ring of its members, the
-        next and the one before.
-    numbers : float64 [4]
-        τ, S, λ1 and λ2.
-    counts : int64 [9]
-        Root, last leaf, nodes in use, nodes there is room for, groups, weights that are not 0,
-        first unused number of a group (-1: none), changes left until the tree is to be built anew,
-        nodes visited.
+    real, link (float64 [nodes, 5 FANOUT], int32 [nodes, 8 + 2 FANOUT]): nodes; rows from
+        ``counts[NODES]`` on are not in use. Entries not in use have the event NEVER and the child
+        -1.
+    group (int32 [groups, 2]): leaf and a member of each group. Numbers not in use form a list: the
+        next one in FIRST.
+    member (int32 [D, 4]): of each coordinate the group (-1: the weight is 0) and, in the ring of
+        its members, the next and the one before.
+    numbers (float64 [4]): τ, S, λ1 and λ2.
+    counts (int64 [9]): root, last leaf, nodes in use, nodes there is room for, groups, weights that
+        are not 0, first unused number of a group (-1: none), changes left until the tree is to be
+        built anew, nodes visited.
     """
 
     real: Float64

@@ -28,16 +28,11 @@ from torchtune_smt.losses.slope_kernels import slope
 class RowSteps(NamedTuple):
     """Steps to be taken on rows.
 
-    Attributes
-    ----------
-    row_begin, feature, value : int64 [rows + 1], int32 array, float64 array
-        CSR rows; no feature twice in one.
-    order : int64 [steps]
-        The row that each step takes.
-    kind : int
-        Of the loss; see `torchtune_smt.losses.slope_kernels`.
-    margins : float64 [steps]
-        Written.
+    row_begin, feature, value (int64 [rows + 1], int32 array, float64 array): CSR rows; no feature
+        twice in one.
+    order (int64 [steps]): the row that each step takes.
+    kind: of the loss; see `torchtune_smt.losses.slope_kernels`.
+    margins (float64 [steps]): written.
     """
 
     row_begin: Int64
@@ -51,14 +46,10 @@ class RowSteps(NamedTuple):
 class StepAverage(NamedTuple):
     """What `FOBOS` keeps to average its weights after each step.
 
-    Attributes
-    ----------
-    total, last : float64 [D], int64 [D]
-        The sum of each weight, and up to which step it goes; [0] where nothing is averaged.
-    sizes, blocks : float64 [room], float64 [blocks, 4]
-        See below; there is room for all steps.
-    first : int
-        Steps before the first one of `sizes`.
+    total, last (float64 [D], int64 [D]): the sum of each weight, and up to which step it goes; [0]
+        where nothing is averaged.
+    sizes, blocks (float64 [room], float64 [blocks, 4]): see below; there is room for all steps.
+    first: steps before the first one of `sizes`.
     """
 
     total: Float64

@@ -101,22 +101,14 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     and writes the other methods that raise NotImplementedError here. They are given a parameter as
     `state.rows_of` has it.
 
-    Parameters
-    ----------
-    params : iterable of tensors or param groups
-        Of floating-point numbers.
-    defaults : dict
-        With lr, regularizer and unregularized, at least.
-    lazy : bool
-        False: nothing is put off, and each step costs O(D).
-    maximize : bool
-        Whether steps go along the gradient, and not against it.
+    params: of floating-point numbers.
+    defaults: with lr, regularizer and unregularized, at least.
+    lazy: False: nothing is put off, and each step costs O(D).
+    maximize: whether steps go along the gradient, and not against it.
 
-    Attributes
-    ----------
-    delayed : bool
-        Whether gradients may be of weights before the last steps, as of workers that lag behind:
-        then nothing raises where rows were out of date when they were read.
+    As attributes:
+    delayed: whether gradients may be of weights before the last steps, as of workers that lag
+        behind: then nothing raises where rows were out of date when they were read.
     """
 
     accepts = accepting(lr=above(0), unregularized=integer(0), lazy=SWITCH, maximize=SWITCH)
@@ -250,12 +242,10 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step on all parameters that have a gradient.
 
-        Raises
-        ------
-        DivergenceError, ValueError, RuntimeError
-            A gradient is not finite, or its rows cannot be told; the learning rate has become
-            negative or not finite; weights were out of date when they were read, or were changed
-            while they were so. No step has been taken then.
+        Raises DivergenceError, ValueError, RuntimeError: a gradient is not finite, or its rows
+            cannot be told; the learning rate has become negative or not finite; weights were out of
+            date when they were read, or were changed while they were so. No step has been taken
+            then.
         """
         loss = None
         if closure is not None:
@@ -296,12 +286,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
         """Bring some rows of a parameter (coordinates of a vector) up to date.
 
-        Parameters
-        ----------
-        indices : integer tensor
-            Repeated ones do no harm.
-        parameter : tensor, optional
-            May be left out where there is only one.
+        indices: repeated ones do no harm.
+        parameter: may be left out where there is only one.
         """
         group, parameter = self._find(parameter)
         if parameter not in self.state:
@@ -328,10 +314,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         ``eval`` of the module, and before it is copied or pickled; copies are not attached. The
         class of these modules becomes one of the same name, derived from it.
 
-        Raises
-        ------
-        ValueError
-            The module has no parameter of this optimizer, or an embedding has `max_norm`.
+        Raises ValueError: the module has no parameter of this optimizer, or an embedding has
+            `max_norm`.
         """
         parameters = [p for group in self.param_groups for p in group["params"]]
         attach(self, module, parameters)
@@ -364,29 +348,17 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         The same as `step` along -slope(z) · row for each row, with the margin z = W·row under the
         weights that the row before has left.
 
-        Parameters
-        ----------
-        rows : Rows
-            Their features need not ascend.
-        slope_kind : int
-            Of the loss; see `torchtune_smt.losses.slope_kernels`.
-        parameter : tensor, optional
-            May be left out where there is only one; `compiled` holds of it.
-        order : int64 [steps], optional
-            The row that each step takes; by default, all rows in turn.
+        rows: their features need not ascend.
+        slope_kind: of the loss; see `torchtune_smt.losses.slope_kernels`.
+        parameter: may be left out where there is only one; `compiled` holds of it.
+        order (int64 [steps]): the row that each step takes; by default, all rows in turn.
 
-        Returns
-        -------
-        float64 [steps]
-            Margins.
+        Returns float64 [steps]: margins.
 
-        Raises
-        ------
-        ValueError
-            `order` names a row that there is not, or a row has a feature without a weight.
-        DivergenceError
-            A margin, or a number that the optimizer keeps, is not finite; the steps before have
-            been taken.
+        Raises ValueError: `order` names a row that there is not, or a row has a feature without a
+            weight.
+        Raises DivergenceError: a margin, or a number that the optimizer keeps, is not finite; the
+            steps before have been taken.
         """
         group, parameter = self._find(parameter)
         _check_rate(group)
@@ -461,11 +433,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         The regulariser is never made from a file: this optimizer must have been built with
         the one that was in use.
 
-        Raises
-        ------
-        ValueError
-            The state is of another optimizer or regulariser, longer than its parameter, or not
-            whole.
+        Raises ValueError: the state is of another optimizer or regulariser, longer than its
+            parameter, or not whole.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, state_dict)
@@ -526,10 +495,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
         """Return the pending settings and the state of a parameter, if they can be its own.
 
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            They cannot.
+        Raises ValueError, KeyError, TypeError: they cannot.
         """
         self._check_state(entry, group, parameter)
         own = {name: by_itself(group[name]) for name in self.settings if name != "regularizer"}
@@ -722,20 +688,12 @@ class AveragingOptimizer(SparseOptimizer):
     def averaged(self, parameter: Tensor | None = None) -> Tensor:
         """Return the averaged weights; O(D).
 
-        Parameters
-        ----------
-        parameter : tensor, optional
-            May be left out where there is only one.
+        parameter: may be left out where there is only one.
 
-        Returns
-        -------
-        tensor [D]
-            The weights as they are, before the first epoch has ended or the first step is taken.
+        Returns tensor [D]: the weights as they are, before the first epoch has ended or the first
+            step is taken.
 
-        Raises
-        ------
-        ValueError
-            `average` is "none".
+        Raises ValueError: `average` is "none".
         """
         group, parameter = self._find(parameter)
         if group["average"] == "none":
@@ -785,19 +743,11 @@ def _any(rows: Tensor) -> Tensor:
 def row_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
     """Return the gradient of a parameter as (indices, rows), indices ascending, each once.
 
-    Parameters
-    ----------
-    parameter : tensor
-        With a gradient; of a dense one, these are all rows.
-    optimizer : str
-        Its name, for the error.
+    parameter: with a gradient; of a dense one, these are all rows.
+    optimizer: its name, for the error.
 
-    Raises
-    ------
-    ValueError
-        The gradient is sparse, but not in the first dimension alone.
-    DivergenceError
-        A value is NaN or infinite; the error names the row (a feature's id).
+    Raises ValueError: the gradient is sparse, but not in the first dimension alone.
+    Raises DivergenceError: a value is NaN or infinite; the error names the row (a feature's id).
     """
     gradient = parameter.grad
     assert gradient is not None

@@ -23,16 +23,11 @@ def pool(
     Blocks of ranks have the mean of z as their value; neighbours that do not descend are one
     block. Equal |w| are, too, whatever rounding says.
 
-    Parameters
-    ----------
-    size : float64 [u]
-        |w|, descending; at least one. Overwritten: the sum of each block but the last.
-    lambda1, lambda2, dimension
-        Strengths times the step; d.
-    begin : int64 [u + 1]
-        Written: the first rank of each block, and u.
-    value : float64 [u]
-        Written: the value of each block.
+    size (float64 [u]): |w|, descending; at least one. Overwritten: the sum of each block but the
+        last.
+    lambda1, lambda2, dimension: strengths times the step; d.
+    begin (int64 [u + 1]): written: the first rank of each block, and u.
+    value (float64 [u]): written: the value of each block.
     """
     u = size.size
     highest = lambda1 + lambda2 * (dimension - 1)

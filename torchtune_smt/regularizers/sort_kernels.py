@@ -21,18 +21,11 @@ SIZE = np.int64(0x7FFFFFFFFFFFFFFF)
 def sort_again(value: Float64, order: Int64, size: Float64, most: int) -> bool:
     """Sort places by descending |value|, in place; fast where they almost are.
 
-    Parameters
-    ----------
-    value : float64 [n]
-    order : int64 [n]
-    size : float64 [n]
-        Written: |value| of the places in `order`.
-    most : int
+    value (float64 [n])
+    order (int64 [n])
+    size (float64 [n]): written: |value| of the places in `order`.
 
-    Returns
-    -------
-    bool
-        False if it took more than `most` exchanges, and is not done.
+    Returns bool: False if it took more than `most` exchanges, and is not done.
     """
     # NaN compare as whole numbers do.
     bits, ranked = value.view(np.int64), size.view(np.int64)
@@ -61,12 +54,8 @@ def by_digits(value: Float64, most: int, lowest: int, order: Int64) -> None:
 
     A radix sort: places whose digits are the same keep their order.
 
-    Parameters
-    ----------
-    most : int
-        The bits of the largest |value|.
-    lowest : int
-        The first bit of the digits.
+    most: the bits of the largest |value|.
+    lowest: the first bit of the digits.
     """
     bits = value.view(np.int64)
     mask = (1 << DIGIT) - 1
@@ -102,13 +91,9 @@ def by_digits(value: Float64, most: int, lowest: int, order: Int64) -> None:
 def sort_by_size(value: Float64, order: Int64, size: Float64) -> None:
     """Write the places of numbers in descending order of |value|, and these; NaN are the first.
 
-    Parameters
-    ----------
-    value : float64 [n]
-    order : int64 [n]
-        Written. Those of equal |value| ascend.
-    size : float64 [n]
-        Written: |value| of the places in `order`.
+    value (float64 [n])
+    order (int64 [n]): written. Those of equal |value| ascend.
+    size (float64 [n]): written: |value| of the places in `order`.
     """
     n = value.size
     bits = value.view(np.int64)

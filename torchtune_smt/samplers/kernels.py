@@ -120,22 +120,14 @@ def ranked_pairs(
 ) -> Int64:
     """Return pairs (better, worse) of hypotheses in the order of their gains.
 
-    Parameters
-    ----------
-    gain : float64 [k]
-    string : int64 [k]
-        The same number for the same words.
-    order : int64 [k]
-        The hypotheses in descending order of gain.
-    partners : int64 [k]
-        The hypothesis at place p of `order` meets those at ``partners[p]`` and after.
-    threshold : float
-        Gains that differ by less make no pair, nor do equal ones.
+    gain (float64 [k])
+    string (int64 [k]): the same number for the same words.
+    order (int64 [k]): the hypotheses in descending order of gain.
+    partners (int64 [k]): the hypothesis at place p of `order` meets those at ``partners[p]`` and
+        after.
+    threshold: gains that differ by less make no pair, nor do equal ones.
 
-    Returns
-    -------
-    int64 [p, 2]
-        By the place of the better, then by that of the worse.
+    Returns int64 [p, 2]: by the place of the better, then by that of the worse.
     """
     k = gain.size
     pairs = np.empty((np.sum(k - partners), 2), np.int64)

@@ -34,12 +34,8 @@ def candidates_of(lists: KBestLists) -> tuple[Int64, Candidates]:
 class Auto(Checked):
     """Search along lines for a few features, MERT for tens, MIRA for thousands.
 
-    Parameters
-    ----------
-    few : int
-        Up to so many, `torchtune_smt.tuners.lines.search` finds the weights.
-    tens : int
-        Up to so many, `Mert`, with its defaults; above, `KBestMira`.
+    few: up to so many, `torchtune_smt.tuners.lines.search` finds the weights.
+    tens: up to so many, `Mert`, with its defaults; above, `KBestMira`.
     """
 
     takes_measure: ClassVar[bool] = True

@@ -133,15 +133,10 @@ def envelopes(
     each line of its envelope, which has a few only, and no sorting. Of equal lines, the first
     is taken.
 
-    Parameters
-    ----------
-    stack : int64 [length of the longest list]
-        Room.
-    first : int64 [S]
-        Written: the best hypothesis of each list as γ goes to minus infinity.
-    gamma, change : float64 [n], int32 [n, 2]
-        Written: where the best of a list changes, and from which hypothesis to which; list by
-        list, ascending but for rounding.
+    stack (int64 [length of the longest list]): room.
+    first (int64 [S]): written: the best hypothesis of each list as γ goes to minus infinity.
+    gamma, change (float64 [n], int32 [n, 2]): written: where the best of a list changes, and from
+        which hypothesis to which; list by list, ascending but for rounding.
     """
     n = 0
     for s in range(list_begin.size - 1):
@@ -193,24 +188,14 @@ def sweep(
 ) -> tuple[float, float]:
     """Return the best corpus score along a line, and a γ that has it.
 
-    Parameters
-    ----------
-    first, gamma, change
-        As `envelopes` writes them.
-    order : int64 [thresholds]
-        The thresholds ascending in γ.
-    narrow : float
-        Intervals of this width or less are passed over.
-    far : float
-        γ is looked for in -far..far.
+    first, gamma, change: as `envelopes` writes them.
+    order (int64 [thresholds]): the thresholds ascending in γ.
+    narrow: intervals of this width or less are passed over.
+    far: γ is looked for in -far..far.
 
-    Returns
-    -------
-    score : float
-        Of equal ones, the interval nearest to γ = 0 is taken.
-    gamma : float
-        0 in the interval that holds 0. The middle of any other, and in one that is not bounded,
-        by the mean width of the others beyond its end.
+    Returns score: of equal ones, the interval nearest to γ = 0 is taken.
+    Returns gamma: 0 in the interval that holds 0. The middle of any other, and in one that is not
+        bounded, by the mean width of the others beyond its end.
     """
     width = statistics.shape[1]
     total = np.zeros(width)

@@ -27,17 +27,11 @@ def background_score(
 ) -> float:
     """Return the score of a pseudo-document with hypothesis `h` added.
 
-    Parameters
-    ----------
-    statistics : int32 or float64 [n, width]
-    code : float64 [parts, 4]
-        Of `Measure`.
-    background : float64 [width]
-        Statistics of the pseudo-document.
-    both : float64 [width]
-        Room.
-    by_reference : bool
-        Multiply by the length of the reference, of hypothesis and document together.
+    statistics (int32 or float64 [n, width])
+    code (float64 [parts, 4]): of `Measure`.
+    background (float64 [width]): statistics of the pseudo-document.
+    both (float64 [width]): room.
+    by_reference: multiply by the length of the reference, of hypothesis and document together.
     """
     if code.shape[0] == 1 and code[0, KIND] == BLEU:
         return background_bleu(statistics, h, background, by_reference)
@@ -83,14 +77,9 @@ def hope_and_fear(
     The hope has the largest score + gain, the fear the largest score - gain; of equal ones the
     first.
 
-    Returns
-    -------
-    hope, fear : int
-        Hypotheses.
-    gap : float
-        The hope's gain minus the fear's.
-    margin : float
-        The hope's score minus the fear's.
+    Returns hope, fear: hypotheses.
+    Returns gap: the hope's gain minus the fear's.
+    Returns margin: the hope's score minus the fear's.
     """
     hope, fear = first, first
     hope_gain, hope_score, fear_gain, fear_score = 0.0, -math.inf, 0.0, -math.inf
@@ -126,32 +115,18 @@ def one_pass(
 ) -> tuple[int, float]:
     """Take a step for each list in this order.
 
-    Parameters
-    ----------
-    order : int64
-        Numbers of lists.
-    list_begin, row_begin, feature, value, statistics, code
-        Of `KBestLists`, and of its measure.
-    background, both : float64 [width]
-        Statistics of the pseudo-document; written to. Room.
-    decay, by_reference, C
-        As in `KBestMira`.
-    weight : float64 [D]
-        Written to.
-    late : float64 [D]
-        Sum of all changes, each times the steps before it; written to. The mean of the weights
-        after the steps 1..T is ``weight - late / T``.
-    step : int
-        Steps taken before.
-    x_feature, x_value : int32, float64
-        Room for two rows.
+    order: numbers of lists.
+    list_begin, row_begin, feature, value, statistics, code: of `KBestLists`, and of its measure.
+    background, both (float64 [width]): statistics of the pseudo-document; written to. Room.
+    decay, by_reference, C: as in `KBestMira`.
+    weight (float64 [D]): written to.
+    late (float64 [D]): sum of all changes, each times the steps before it; written to. The mean of
+        the weights after the steps 1..T is ``weight - late / T``.
+    step: steps taken before.
+    x_feature, x_value: room for two rows.
 
-    Returns
-    -------
-    violations : int
-        Steps with a loss above 0.
-    loss : float
-        Their sum.
+    Returns violations: steps with a loss above 0.
+    Returns loss: their sum.
     """
     violations, total = 0, 0.0
     for s in order:
