@@ -186,7 +186,7 @@ def test_no_cuda_device(place: Path) -> None:
 SOLVER = """
 from dataclasses import dataclass
 import numpy as np
-from torchtune_smt.tuners.batch import Solution
+from torchtune_smt.tuners.solver import Solution
 
 @dataclass(frozen=True)
 class Towards:

@@ -20,7 +20,7 @@ from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad, CumulativeL1, FobosOsc
 from torchtune_smt.optim.adapter import learning_rate
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
 from torchtune_smt.samplers import AllPairs
-from torchtune_smt.tuners.batch import Solution, tune
+from torchtune_smt.tuners.solver import Solution, tune
 from torchtune_smt.tuners.stochastic import Stochastic
 
 pytestmark = pytest.mark.usefixtures("replayed_gradients")

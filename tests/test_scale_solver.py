@@ -12,10 +12,10 @@ from test_pro import sklearn_weights
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.samplers import AllPairs
-from torchtune_smt.tuners.batch import wants_pairs
 from torchtune_smt.tuners.grouping.tuner import ScaleSolver
 from torchtune_smt.tuners.mert import Mert
 from torchtune_smt.tuners.pro import Pro
+from torchtune_smt.tuners.solver import wants_pairs
 
 DENSE = 2
 

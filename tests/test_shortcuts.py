@@ -29,12 +29,12 @@ from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar, S
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths, is_lazy, is_separable
 from torchtune_smt.samplers import AllPairs
-from torchtune_smt.tuners.batch import Solution, solve_lists
 from torchtune_smt.tuners.grouping.groups import FeatureGroups
 from torchtune_smt.tuners.grouping.steps import GroupLearning, learn_groups
 from torchtune_smt.tuners.grouping.tuner import GroupedSolver
 from torchtune_smt.tuners.learner import Learner
 from torchtune_smt.tuners.pro import Pro
+from torchtune_smt.tuners.solver import Solution, solve_lists
 from torchtune_smt.tuners.stochastic import Stochastic
 
 # The rule.

@@ -30,9 +30,9 @@ from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad
 from torchtune_smt.parallel.mixing import Mixing
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import AllPairs
-from torchtune_smt.tuners.batch import Solution, tune
 from torchtune_smt.tuners.grouping.groups import FeatureGroups
 from torchtune_smt.tuners.grouping.tuner import GroupedSolver
+from torchtune_smt.tuners.solver import Solution, tune
 from torchtune_smt.tuners.stochastic import Stochastic
 
 LISTS = KBestLists.of_strings(
@@ -357,7 +357,7 @@ def test_the_value_of_oscar_on_another_default_device() -> None:
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (np.zeros(3), "must return a torchtune_smt.tuners.batch.Solution, and returned ndarray"),
+        (np.zeros(3), "must return a torchtune_smt.tuners.solver.Solution, and returned ndarray"),
         (Solution(np.zeros(3, complex), {}), "a weight for each feature, .* complex128"),
         (Solution(np.zeros(3, object), {}), "a weight for each feature, .* object"),
         (Solution(np.zeros(2), {}), r"of shape \(3,\), .* and shape \(2,\)"),
@@ -384,7 +384,7 @@ CLASSES = """\
 import numpy as np
 import torch
 
-from torchtune_smt.tuners.batch import Solution
+from torchtune_smt.tuners.solver import Solution
 
 
 class Numbers:

@@ -45,7 +45,7 @@ _WHERE: Final = {
     "Gradient": "tuners.gradient",
     "gradient": "tuners.gradient",
     "Learner": "tuners.learner",
-    "tune": "tuners.batch",
+    "tune": "tuners.solver",
     "Auto": "tuners.auto",
     "KBestMira": "tuners.mira",
     "Mert": "tuners.mert",

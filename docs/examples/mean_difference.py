@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchtune_smt.samplers import PairSampler, pair_rows
-from torchtune_smt.tuners.batch import Solution
+from torchtune_smt.tuners.solver import Solution
 
 
 @dataclass(frozen=True)

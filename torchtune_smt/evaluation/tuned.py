@@ -32,8 +32,8 @@ from torchtune_smt.kbest.order import combination, sorted_by
 from torchtune_smt.metrics.base import Metric, References, measure_of
 from torchtune_smt.metrics.lists import measured
 from torchtune_smt.tuners.auto import Auto, candidates_of
-from torchtune_smt.tuners.batch import Solver, checked_solution
 from torchtune_smt.tuners.lines import Curve
+from torchtune_smt.tuners.solver import Solver, checked_solution
 
 # Of more features, there is no table of their weights.
 FEW: Final = 50

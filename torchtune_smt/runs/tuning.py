@@ -32,7 +32,7 @@ from torchtune_smt.runs.parts import Parts
 from torchtune_smt.runs.rounds import Rounds, check_ending
 from torchtune_smt.runs.task import Task, bind, score_of
 from torchtune_smt.tuners.base import Tuner
-from torchtune_smt.tuners.batch import BatchTuner, Solver
+from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.grouping.base import GroupLearner
 from torchtune_smt.tuners.grouping.steps import (
@@ -43,6 +43,7 @@ from torchtune_smt.tuners.grouping.steps import (
 )
 from torchtune_smt.tuners.grouping.tuner import ScaleSolver
 from torchtune_smt.tuners.sentences import evaluate_by
+from torchtune_smt.tuners.solver import Solver
 from torchtune_smt.tuners.start import PulledFeatures, features_there
 
 

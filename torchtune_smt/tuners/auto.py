@@ -12,10 +12,10 @@ from torchtune_smt.core.accepts import Checked, accepting, integer
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.tuners.batch import Solution, check_start
 from torchtune_smt.tuners.lines import Candidates, search
 from torchtune_smt.tuners.mert import Mert
 from torchtune_smt.tuners.mira import KBestMira
+from torchtune_smt.tuners.solver import Solution, check_start
 
 
 def candidates_of(lists: KBestLists) -> tuple[Int64, Candidates]:

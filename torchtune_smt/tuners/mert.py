@@ -17,7 +17,7 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.lists_kernels import best
 from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.tuners import mert_kernels as kernels
-from torchtune_smt.tuners.batch import Solution, check_start
+from torchtune_smt.tuners.solver import Solution, check_start
 
 GAIN = 1e-6  # a round that gains less (of BLEU in 0..1) is the last one
 NARROW = 1e-7  # an interval as narrow as this part of the weights is rounding's, not theirs

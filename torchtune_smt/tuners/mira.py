@@ -16,7 +16,7 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.metrics import bleu_kernels
 from torchtune_smt.tuners import mira_kernels as kernels
-from torchtune_smt.tuners.batch import Solution, check_start
+from torchtune_smt.tuners.solver import Solution, check_start
 
 GainScale = Literal["reference", "none"]
 

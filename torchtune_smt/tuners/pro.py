@@ -19,8 +19,8 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import csr_matrices
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.samplers import PairSampler, pair_rows
-from torchtune_smt.tuners.batch import Solution
 from torchtune_smt.tuners.gradient import check_pairs
+from torchtune_smt.tuners.solver import Solution
 
 # Steps of the search between looks at the derivatives.
 CHECKED: Final = 5

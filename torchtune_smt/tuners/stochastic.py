@@ -20,9 +20,9 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses.base import Loss, PairwiseLoss, check_loss, is_listwise
 from torchtune_smt.optim.adapter import check_averages
 from torchtune_smt.samplers import PairSampler, pair_rows
-from torchtune_smt.tuners.batch import Solution
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.learner import Learner
+from torchtune_smt.tuners.solver import Solution
 
 
 @dataclass(frozen=True)

@@ -23,19 +23,13 @@ from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.samplers import PairSampler, pair_rows, shuffled_gains
 from torchtune_smt.tuners.base import Report, Tuner
-from torchtune_smt.tuners.batch import (
-    BatchTuner,
-    PairSolver,
-    Solution,
-    Solver,
-    checked_solution,
-    wants_pairs,
-)
+from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.grouping.base import GroupLearner
 from torchtune_smt.tuners.grouping.controls import CONTROLS, controlled
 from torchtune_smt.tuners.grouping.groups import FeatureGroups, ZeroGroup
 from torchtune_smt.tuners.grouping.steps import count_features
+from torchtune_smt.tuners.solver import PairSolver, Solution, Solver, checked_solution, wants_pairs
 
 if TYPE_CHECKING:
     from torchtune_smt.runs.rounds import Rounds
