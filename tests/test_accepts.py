@@ -70,7 +70,8 @@ a number, 0 or more: AdaGrad.initial_accumulator AllPairs.threshold BatchTuner.t
 a number, 0 or more, or null: IterSel.strength IterSel.threshold
 a number, 1 or more: Dataset.max_ratio LengthFilter.max_ratio
 a whole number, -1 or more (up to 1,073,741,824), or null: PhraseDecoder.distortion_limit
-a whole number, 0 or more: Mert.random_directions Mert.restarts SparseOptimizer.unregularized
+a whole number, 0 or more: Auto.few Auto.tens Mert.random_directions Mert.restarts
+    SparseOptimizer.unregularized
 a whole number, 0 or more, or null: Stale.max_staleness Stale.simulate
 a whole number, 1 or more: Accuracy.steps BatchLearning.path BuiltModel.iterations
     BuiltModel.table_limit ChrF.order ClusteredWeights.count ClusteredWeights.passes

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso
 
@@ -210,7 +211,7 @@ def test_states_that_do_not_belong_together():
         if fits:
             resumed.flush()
         else:
-            with pytest.raises(RuntimeError, match="not those of then"):
+            with pytest.raises(InputError, match="not those of then"):
                 resumed.flush()
 
 

@@ -27,7 +27,7 @@ from torchtune_smt.core.accepts import (
 )
 from torchtune_smt.core.archive import DAMAGED, well_formed
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.optim.attached import attach
 from torchtune_smt.optim.row_kernels import RowSteps
@@ -169,10 +169,13 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             self._behind[parameter] = _identity(parameter)
 
     def _check_own(self, parameter: Tensor) -> None:
-        """Raise RuntimeError if somebody has changed weights while they were out of date."""
+        """Raise RuntimeError if somebody has changed weights while they were out of date.
+
+        Raises InputError: they are not those that a state was saved with.
+        """
         if parameter in self._saved:
             if _sum_of_bits(parameter) != self._saved[parameter]:
-                raise RuntimeError(
+                raise InputError(
                     f"a state of {self._name} was loaded that was saved while updates were put "
                     "off, and weights that are not those of then: load both, as they were saved"
                 )
