@@ -19,7 +19,7 @@ from torchtune_smt.cli.options import check_values
 from torchtune_smt.cli.wire import class_of
 from torchtune_smt.core.accepts import rules_of
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.recipe import argument_names
+from torchtune_smt.core.recipe import argument_names, takes_anything
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.minimizer import Accuracy, SmoothedHinge
@@ -41,7 +41,7 @@ INJECTED: Final = {
     "sampler": frozenset[str](),
     "loss": frozenset[str](),
     "regularizer": frozenset[str](),
-    "optimizer": frozenset({"params", "regularizer", "unregularized"}),
+    "optimizer": frozenset({"params", "defaults", "regularizer", "unregularized", "maximize"}),
     "tuner": frozenset(
         "decoder weights sentences metric sampler loss optimizer average seed collector solver "
         "dimension learning train dev".split()
@@ -117,8 +117,7 @@ def options_taken(cfg: DictConfig, holder: str, *, at_all: bool = False) -> set[
         kind = class_of(cfg, holder)
     except InputError:
         return None
-    parameters = inspect.signature(kind).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    if takes_anything(kind):
         # It says itself which it does not want.
         return None
     if not hasattr(kind, _METHODS.get(holder, "__class__")):

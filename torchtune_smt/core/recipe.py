@@ -51,10 +51,22 @@ def argument_names(kind: Callable[..., Any]) -> set[str]:
     for parent in kind.__mro__:
         if "__init__" in vars(parent):
             parameters = inspect.signature(vars(parent)["__init__"]).parameters.values()
-            names.update(parameter.name for parameter in parameters)
+            names.update(one.name for one in parameters if one.kind is not one.VAR_KEYWORD)
             if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
                 break
     return names
+
+
+def takes_anything(kind: Callable[..., Any]) -> bool:
+    """Return whether arguments of any name may be for a class: a user's with ``**options``.
+
+    Those of this package hand them on to their parents.
+    """
+    parameters = inspect.signature(kind).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return False
+    maker = getattr(kind, "__init__", kind)
+    return not str(getattr(maker, "__module__", "")).startswith("torchtune_smt.")
 
 
 def check_part(option: str, part: object, *methods: str) -> None:

@@ -729,7 +729,9 @@ def _check_rate(group: Group) -> None:
 
 def _identity(parameter: Tensor) -> tuple[int, ...]:
     """Return what tells whether somebody has changed a parameter, or put other memory under it."""
-    return parameter._version, parameter.data_ptr(), parameter.numel()
+    # Those made in inference mode count no changes.
+    version = 0 if parameter.is_inference() else parameter._version
+    return version, parameter.data_ptr(), parameter.numel()
 
 
 def _sum_of_bits(parameter: Tensor) -> int:
