@@ -13,7 +13,7 @@ from commands import MODEL, SMALL, run_command, train_until_saved
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.runs import checkpoint, run
+from torchtune_smt.runs import run
 from torchtune_smt.runs.files import read_files
 
 LISTS = """\
@@ -162,22 +162,6 @@ def test_another_setting_is_said_first(place: Path) -> None:
     assert "is of a run with data.test = ['test.de', 'test.en'], and now" in refused(
         place, "data.test=[test.de,sets/dev.en]"
     )
-
-
-def test_a_run_from_before_files_were_recorded(place: Path) -> None:
-    """It is resumed; what it reads then is recorded."""
-    shutil.rmtree(place / "run")
-    packed = checkpoint.packed
-
-    def without_files(content: dict[str, object], count: int) -> object:
-        return packed({name: value for name, value in content.items() if name != "files"}, count)
-
-    with mock.patch.object(checkpoint, "packed", without_files):
-        train_until_saved(place, *OF_LISTS)
-    (place / "test.en").write_text("a fine day\nthank you\n")
-    train_until_saved(place, "resume=run")
-    (place / "test.en").write_text("a good day\nthank you\n")
-    assert refused(place).startswith("test.en: has changed since")
 
 
 def test_text_that_is_decoded(tmp_path: Path) -> None:
