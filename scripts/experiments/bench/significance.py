@@ -26,6 +26,7 @@ from sacrebleu.significance import PairedTest
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.data.preprocess import Preprocessor
 from torchtune_smt.evaluation.significance import (
     INTERVAL,
     Score,
@@ -64,8 +65,9 @@ class Population:
 
 
 def references() -> list[str]:
-    """Return the sentences that all outputs are noisy copies of."""
-    return read_lines(example_folder() / "train.en")
+    """Return the sentences that all outputs are noisy copies of: tokens, as systems write them."""
+    prepared = Preprocessor("en")
+    return [" ".join(prepared.tokens(line)) for line in read_lines(example_folder() / "train.en")]
 
 
 def noisy(
