@@ -82,6 +82,9 @@ def test_what_is_reported_is_what_is_there():
     for one in tuned.ranges:
         assert one.equal[0] <= one.weight <= one.equal[1]
         assert one.gaining[0] <= one.equal[0] <= one.equal[1] <= one.gaining[1]
+        middles = (one.curve.bound[1:] + one.curve.bound[:-1]) / 2
+        inside = (middles > one.gaining[0]) & (middles < one.gaining[1])
+        assert (-100 * one.curve.score[inside] < by["d", "WER"].before - 1e-6).all()
     assert "5 folds" in tuned.text()
 
 
@@ -162,6 +165,35 @@ def test_the_command(tmp_path):
     # So do the lists: they have references, too.
     given = [one for one in given if "references" not in one]
     assert run_command("tune", *given, "groups=-", folder=tmp_path).check().out == outcome.out
+
+
+def test_few_lists_have_few_folds() -> None:
+    for lists, line in ((3, "d, 3 folds"), (1, "d")):
+        dev = as_set("d", records(1, lists), (Vocabulary(), Vocabulary()))
+        tuned = tune_lists(dev, metric=WordErrorRate(), samples=20)
+        assert tuned.judged[-1].what == line
+        assert "no more groups" in tuned.text()
+
+
+def test_weights_that_are_as_good_as_before_are_not_better() -> None:
+    """With the first feature below 0.5 the second hypothesis comes first, as it should."""
+    some = [
+        {
+            "id": f"s-{number}",
+            "references": ["a b"],
+            "hypotheses": [
+                {"text": "a x", "features": {"f": 1.0, "g": 0.0}},
+                {"text": "a b", "features": {"f": 0.0, "g": 0.5}},
+            ],
+        }
+        for number in range(4)
+    ]
+    dev = as_set("d", some, (Vocabulary(), Vocabulary()), groups=False)
+    tuned = tune_lists(dev, metric=WordErrorRate(), samples=20, folds=0)
+    f, g = tuned.ranges
+    assert (tuned.judged[0].before, tuned.judged[0].after) == (50, 0)
+    assert f.gaining == pytest.approx((-np.inf, 0.5 * g.weight))
+    assert "-0.0" not in tuned.text()
 
 
 def test_what_is_refused(tmp_path):

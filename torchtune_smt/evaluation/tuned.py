@@ -32,7 +32,7 @@ from torchtune_smt.kbest.order import combination, sorted_by
 from torchtune_smt.metrics.base import Metric, References, measure_of
 from torchtune_smt.metrics.lists import measured
 from torchtune_smt.tuners.auto import Auto, candidates_of
-from torchtune_smt.tuners.lines import Curve
+from torchtune_smt.tuners.lines import EQUAL, Curve
 from torchtune_smt.tuners.solver import Solver, checked_solution
 
 # Of more features, there is no table of their weights.
@@ -172,7 +172,8 @@ def tune_lists(
     held_out: reported besides.
     solver: `Auto` by default.
     start: by default, where lists have scores, the weights that explain them best.
-    folds: of cross-validation, for which weights are tuned so many times more; 0: none.
+    folds: of cross-validation, for which weights are tuned so many times more; 0: none. There are
+        no more of them than groups of lists.
     seed: of the solver, the folds and the tests.
     samples: of intervals and tests.
     say: told at once what lists were sorted by.
@@ -186,12 +187,14 @@ def tune_lists(
     lists = measured(dev.lists, dev.references, metric)
     if lists.features is None:
         raise ValueError("these lists have no names of features")
-    if folds == 1 or (folds and folds > int(dev.group.max()) + 1):
-        raise InputError(
-            f"folds={folds}: there must be 2 or more, and no more than the "
-            f"{int(dev.group.max()) + 1} groups of lists, or 0"
-        )
+    if folds == 1:
+        raise InputError("folds=1: there must be 2 or more, or 0")
     dimension, notes = len(lists.features), list[str]()
+    groups = int(dev.group.max()) + 1
+    if folds > groups:
+        folds = groups if groups > 1 else 0
+        few = f"{groups} of them" if folds else "one, and no folds"
+        notes.append(f"there are no more groups of lists than {few}")
     first = np.zeros(dimension)
     if start is not None:
         first = start.read(lists.features, np.arange(dimension))
@@ -327,7 +330,7 @@ def _judged(one: _Chosen, metric: Metric, seed: int, samples: int) -> Judged:
         np.add.at(row, one.set.group, statistics[chosen])
     drawn = bootstrap_scores(rows[1][:, None], measure.scores, samples, seed)
     scores = measure.scores(rows.sum(axis=1))
-    low, high = np.sort(measure.unit * np.percentile(drawn, (2.5, 97.5)))
+    low, high = np.sort(measure.of_people(np.percentile(drawn, (2.5, 97.5))))
     p = None
     if not one.seen:
         p = randomization_test(
@@ -336,13 +339,13 @@ def _judged(one: _Chosen, metric: Metric, seed: int, samples: int) -> Judged:
     best, worst = None, None
     if own and not one.folds:
         best, worst = (
-            measure.unit * float(measure.scores(statistics[chosen].sum(axis=0)))
+            float(measure.of_people(measure.scores(statistics[chosen].sum(axis=0))))
             for chosen in (
                 best_choice(statistics, lists.begin, measure.scores),
                 best_choice(statistics, lists.begin, lambda sums: -measure.scores(sums)),
             )
         )
-    was, now = (measure.unit * scores).tolist()
+    was, now = measure.of_people(scores).tolist()
     return Judged(
         *(one.what, len(lists), measure, was, now, float(low), float(high), p, worst, best)
     )
@@ -353,19 +356,19 @@ def _ranges(lists: KBestLists, weights: Float64) -> list[WeightRange]:
     assert lists.features is not None and lists.statistics is not None
     active, candidates = candidates_of(lists)
     own = weights[active]
-    score, unit = lists.measure.scores, lists.measure.unit
+    score, measure = lists.measure.scores, lists.measure
     before = float(score(lists.statistics[lists.begin[:-1]].sum(axis=0)))
     now = candidates.at(own)
     ranges = []
     for j, name in enumerate(lists.features.names(active)):
         curve = candidates.along(own, np.eye(active.size)[j])
         curve = Curve(curve.bound + own[j], curve.score)
-        low, high = curve.around(own[j], before)
+        # A line's scores are sums in another order, so that equal ones may differ in the last bits.
+        low, high = curve.around(own[j], before + 2 * EQUAL * max(abs(before), 1.0))
         gaining = (low, high) if now > before and low < high else None
+        equal = curve.around(own[j], now)
         without = own.copy()
         without[j] = 0.0
-        equal = curve.around(own[j], now)
-        ranges.append(
-            WeightRange(name, own[j], equal, gaining, unit * candidates.at(without), curve)
-        )
+        left = float(measure.of_people(np.array(candidates.at(without))))
+        ranges.append(WeightRange(name, own[j], equal, gaining, left, curve))
     return ranges

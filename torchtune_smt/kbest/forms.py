@@ -45,8 +45,8 @@ def _is_folder(found: Callable[[Path], object]) -> Callable[[Path, Sequence[str]
     return lambda path, _: path.is_dir() and bool(found(path))
 
 
-def _is_json(key: str) -> Callable[[Path, Sequence[str]], bool]:
-    return lambda _, lines: bool(lines) and lines[0][0] == "{" and f'"{key}"' in lines[0]
+def _is_sockeye(_: Path, lines: Sequence[str]) -> bool:
+    return bool(lines) and lines[0].startswith("{") and '"sentence_id"' in lines[0]
 
 
 def _is_ctranslate2(_: Path, lines: Sequence[str]) -> bool:
@@ -64,8 +64,8 @@ def _is_nemo(_: Path, lines: Sequence[str]) -> bool:
 FORMS: Final[Mapping[str, Form]] = {
     "espnet": Form(_is_folder(readers.espnet_folders), readers.read_espnet),
     "kaldi": Form(_is_folder(readers.kaldi_files), readers.read_kaldi),
-    "json": Form(_is_json("hypotheses"), readers.read_json),
-    "sockeye": Form(_is_json("sentence_id"), readers.read_sockeye),
+    "sockeye": Form(_is_sockeye, readers.read_sockeye),
+    "json": Form(lambda _, lines: bool(lines) and lines[0].startswith("{"), readers.read_json),
     "hypo2trans": Form(
         lambda _, lines: bool(lines) and lines[0].startswith("["), readers.read_hypo2trans
     ),

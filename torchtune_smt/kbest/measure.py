@@ -72,6 +72,11 @@ class Measure:
             at += part.width
         return total
 
+    def of_people(self, scores: NDArray[Any]) -> Float64:
+        """Return scores as people read them; 0 has no sign."""
+        shown: Float64 = self.unit * scores + 0.0
+        return shown
+
     def better(self, score: float) -> float:
         """Return a score that people read as one of which larger is better, or the reverse."""
         return score if self.unit > 0 else 0.0 - score

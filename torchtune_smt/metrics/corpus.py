@@ -108,7 +108,7 @@ class StatisticsExtractor:
 
     def score_sums(self, sums: Float64) -> Float64:
         """Return corpus scores [...] of sums of statistics [..., statistics], as people read."""
-        return self.measure.unit * self.measure.scores(sums)
+        return self.measure.of_people(self.measure.scores(sums))
 
     def extract(self, hypotheses: Sequence[str]) -> CorpusStatistics:
         """Return the statistics of a system."""
