@@ -151,6 +151,7 @@ def test_the_command(tmp_path):
     outcome = run_command("tune", *given, "groups=-", folder=tmp_path).check()
     assert "these lists were sorted by 0.2 good + 1 own" in outcome.out + outcome.err
     assert "d, 5 folds" in outcome.out
+    assert "Now try: " in outcome.err
     names, _ = read_weights(tmp_path / "tuned.weights.txt")
     assert sorted(names.names(range(2))) == ["good", "own"]
     page = (tmp_path / "report.html").read_text()

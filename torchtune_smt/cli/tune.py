@@ -11,7 +11,7 @@ from typing import Any, Final
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.command_line import override_key
+from torchtune_smt.cli.command_line import override_key, program_name, typed
 from torchtune_smt.cli.errors import check_written, option_errors
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.systems import paths_of
@@ -125,6 +125,8 @@ def main(cfg: DictConfig) -> None:
 
         write_tuned(Path(cfg.html), tuned)
         print(f"report: {cfg.html}", file=sys.stderr)
+    next_one = f"{program_name()} rerank {typed('weights', str(cfg.weights))}"
+    print(f"Now try: {next_one} input=NEW_LISTS output=RERANKED", file=sys.stderr)
 
 
 def _own_references(stored: StoredLists, name: str) -> list[list[list[str]]]:
