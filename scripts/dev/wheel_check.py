@@ -51,15 +51,16 @@ RUNS: list[list[str]] = [
     ["optimizer=cumulative_l1", "metric=fixed_stupid_bleu", *SMALL, *ONCE],
     ["metric=stupid_bleu", "sampler=all", "features=dense", "loss=logistic", *SMALL, *ONCE],
     ["metric=moses", *SMALL, *ONCE],
+    ["metric=wer", *SMALL, *ONCE],
     ["experiment=liu2013", "metric=nakov", *SMALL, *ONCE],
     ["experiment=simianer2012", *SMALL, *ONCE],
     ["experiment=green2013", *PHRASE, "metric=bleu_plus_one", *SMALL, *ONCE],
     ["experiment=green2013", "decoder=hiero", "model=hiero", *SMALL, *ONCE],
     ["tuner=pro", "features=sparse", "decoder=hiero", *SMALL, *TWICE],
-    ["tuner=mira", "parallel=decode", "engine.workers=1", *SMALL, *TWICE],
-    ["tuner=mert", "features=dense", "tuner.solver.restarts=2", *SMALL, *TWICE],
-    ["tuner=auto", "features=dense", *SMALL, *TWICE],
-    ["tuner=stochastic", *SMALL, *TWICE],
+    ["tuner=mira", "metric=ter", "parallel=decode", "engine.workers=1", *SMALL, *TWICE],
+    ["tuner=mert", "metric=chrf", "features=dense", "tuner.solver.restarts=2", *SMALL, *TWICE],
+    ["tuner=auto", "metric=mix", "metric.weights={bleu:1,ter:1}", "features=dense", *SMALL, *TWICE],
+    ["tuner=stochastic", "metric=cer", "optimizer=ftrl", *SMALL, *TWICE],
     ["tuner=batch", "tuner.solver._target_=torchtune_smt.tuners.mira.KBestMira", *SMALL, *TWICE],
     [*GROUPS, "experiment=liu2013_grouping", *SMALL],
     [*GROUPS, "tuner.learning=batch", "regularizer.fraction=0.5", *SMALL],
@@ -189,6 +190,7 @@ def check() -> None:
         "input=dev.nbest",
         "output=best",
     )
+    run("tune", "dev=dev.nbest", "references=dev.en", "metric=wer", "samples=20", "html=t.html")
     run("evaluate", "best", "references=[dev.en]")
     run("compare", "runs/0", "runs/1", "split=dev", "samples=20", "html=report.html")
     run("analyse", "overlap", "runs/0", "runs/1")
