@@ -12,6 +12,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from commands import run_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
@@ -583,3 +584,77 @@ def test_weights_are_shown() -> None:
         assert repr(shown) == f"{type(shown).__name__}(a=-2, b=0.5, c=0)"
     many = FrozenWeights.of({str(i): 1 / 3 for i in range(5000)})
     assert repr(many).endswith("9=0.333333, 4,990 more)")
+
+
+def record(id: object = "u", text: str = "a", **features: float) -> str:
+    """Return a line of JSON with one hypothesis."""
+    return json.dumps({"id": id, "hypotheses": [{"text": text, "features": features or {"f": 1}}]})
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "word"),
+    [
+        (record(**{"#lm": 1}), 1, "#lm"),
+        (record(**{"": 1}), 1, "weights file"),
+        (record() + "\n" + record("v", f=10**400), 2, "finite"),
+        ("[" * 100_000, 1, "JSON"),
+        ('{"hypotheses": ' + "[" * 100_000, 1, "JSON"),
+        (record(text="\ud800"), 1, "surrogates"),
+        (record(1) + "\n" + record("1"), None, "as a number and as a text"),
+        ("-inf ||| a\n-0.5 ||| b\n-1 ||| c", 1, "floor"),
+        ("a\t-1\nb\tnan\nc\t-2", 2, "floor"),
+    ],
+)
+def test_faults_of_one_line(content: str, place: int | None, word: str, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text(content + "\n")
+    with pytest.raises(InputError) as caught:
+        read_lists(tmp_path / "list", sizes=3)
+    assert word in str(caught.value)
+    assert caught.value.line == place
+
+
+def test_an_id_may_be_any_number(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text(record(10**30) + "\n")
+    ids = read_lists(tmp_path / "list").lists.ids
+    assert ids is not None
+    assert ids.names([0]) == [str(10**30)]
+
+
+def test_jobs_of_another_run(tmp_path: Path) -> None:
+    for job in (1, 2):
+        folder = tmp_path / "logdir" / f"output.{job}" / "1best_recog"
+        folder.mkdir(parents=True)
+        (folder / "text").write_text("u a\n")
+        (folder / "score").write_text("u tensor(-1)\n")
+    with pytest.raises(InputError, match="another run") as caught:
+        read_lists(tmp_path)
+    assert caught.value.line == 1
+
+
+def test_ranks_of_kaldi(tmp_path: Path) -> None:
+    order = (10, 2, 1)
+    for name, value in (("words_text", "w{}"), ("lm_cost", "{}"), ("ac_cost", "{}")):
+        lines = [f"u-{n} {value.format(n)}\n" for n in order]
+        (tmp_path / name).write_text("".join(lines))
+    assert read_lists(tmp_path, texts=True).texts == ["w1", "w2", "w10"]
+
+
+def test_a_score_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("0 ||| a ||| score=2 lm=1 ||| 5\n")
+    with pytest.raises(InputError, match="score"):
+        read_lists(tmp_path / "list", score=True)
+
+
+def test_files_that_name_sentences_and_files_that_number_them(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(record("a") + "\n")
+    (tmp_path / "b").write_text(record(0) + "\n")
+    with pytest.raises(InputError, match="name sentences"):
+        read_lists([tmp_path / "a", tmp_path / "b"])
+
+
+def test_a_translation_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text(record(text="one\ntwo") + "\n")
+    (tmp_path / "weights").write_text("f 1\n")
+    outcome = run_command("rerank", "weights=weights", "input=list", "output=o", folder=tmp_path)
+    assert outcome.code == 0
+    assert (tmp_path / "o").read_text() == "u one two\n"

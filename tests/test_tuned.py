@@ -222,6 +222,46 @@ def test_what_is_refused(tmp_path):
         tune_lists(*same, metric=WordErrorRate(), folds=0)
 
 
+def run_tune(folder: Path, *options: str) -> str:
+    """Tune without folds; return what is said beside the report."""
+    outcome = run_command("tune", "folds=0", "samples=20", *options, folder=folder)
+    assert outcome.code == 0, outcome.err
+    return outcome.err
+
+
+def test_every_metric_is_tuned_from_the_command_line(tmp_path: Path) -> None:
+    write(tmp_path, "d", records(1, 20))
+    for metric in ("nakov", "chrf", "ter", "cer", "mix"):
+        more = ["metric.weights={bleu:0.5,ter:0.5}"] if metric == "mix" else []
+        run_tune(tmp_path, "dev=d", "references=d.text", f"metric={metric}", *more)
+
+
+def test_columns_of_several_sets_and_of_new_lists(tmp_path: Path) -> None:
+    for name, seed in (("d", 1), ("t", 2)):
+        write(tmp_path, name, records(seed, 20))
+        (tmp_path / f"{name}.column").write_text("".join(f"{i % 7}\n" for i in range(100)))
+    err = run_tune(
+        *(tmp_path, "dev=d", "references=d.text", "test=t", "test_references=t.text"),
+        *("metric=wer", "columns.comet=d.column", "test_columns.comet=t.column", "scale.good=-1"),
+    )
+    assert "columns.comet=NEW_COLUMN scale.good=-1" in err
+    weights = "weights=tuned.weights.txt"
+    more = ["columns.comet=t.column", "scale.good=-1", "output=o"]
+    assert run_command("rerank", weights, "input=t", *more, folder=tmp_path).code == 0
+
+
+def test_lists_and_references_that_do_not_meet(tmp_path: Path) -> None:
+    some = records(1, 20)
+    for number, one in enumerate(some):
+        one["id"] = str(number)
+    some[-1]["hypotheses"] = []
+    write(tmp_path, "d", some)
+    with (tmp_path / "d.text").open("a") as file:
+        file.write("other of no list\n")
+    err = run_tune(tmp_path, "dev=d", "references=d.text", "metric=wer")
+    assert "2 of 21 lines are of sentences without a list" in err
+
+
 @pytest.mark.skipif(not SPEECH.exists(), reason="needs ../shared")
 def test_lists_of_a_speech_recogniser(tmp_path):
     """The errors published with the lists, and no more than an exact search has found in them."""

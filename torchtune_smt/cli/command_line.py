@@ -39,7 +39,7 @@ OFFERED: Final = {"model": ("model", "lm"), "templates": ("features",), "threads
 _SPECIAL: Final = frozenset('"$`\\!')
 
 # Options that have names of the user's in them.
-_FILLED: Final = re.compile(r"(decoder\.)?(columns|scale)\.")
+_FILLED: Final = re.compile(r"(decoder\.)?(columns|test_columns|scale)\.")
 
 
 class Arguments(NamedTuple):

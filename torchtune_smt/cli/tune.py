@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,9 @@ HELD_OUT: Final[tuple[tuple[Metric, ...], ...]] = (
     (WordErrorRate(), CharacterErrorRate()),
     (CorpusBleu(), ChrF(), TranslationEditRate()),
 )
+
+# Options that say how lists are read: new ones are to be read so, too.
+_READ_SO: Final = frozenset(("scale", "score", "sizes", "format", "missing"))
 
 
 @hydra_main("tune")
@@ -85,7 +89,8 @@ def main(cfg: DictConfig) -> None:
                 columns=cfg.columns if name == "dev" else cfg.test_columns,
                 scale=cfg.scale,
             )
-            dense = list(stored.dense_names)
+            stored.check_features(paths[name][0])
+            dense = dense or list(stored.dense_names)
         if stored.skipped:
             print(f"{cfg[name]}: {stored.summary()}", file=sys.stderr)
         lists = stored.lists
@@ -125,8 +130,15 @@ def main(cfg: DictConfig) -> None:
 
         write_tuned(Path(cfg.html), tuned)
         print(f"report: {cfg.html}", file=sys.stderr)
-    next_one = f"{program_name()} rerank {typed('weights', str(cfg.weights))}"
-    print(f"Now try: {next_one} input=NEW_LISTS output=RERANKED", file=sys.stderr)
+    read_so = []
+    for option in HydraConfig.get().overrides.task:
+        key = override_key(option)
+        if key.startswith("columns."):
+            read_so.append(f"{key}=NEW_COLUMN")
+        elif key.partition(".")[0] in _READ_SO:
+            read_so.append(shlex.quote(option.lstrip("+")))
+    next_one = [program_name(), "rerank", typed("weights", str(cfg.weights)), *read_so]
+    print(f"Now try: {' '.join(next_one)} input=NEW_LISTS output=RERANKED", file=sys.stderr)
 
 
 def _own_references(stored: StoredLists, name: str) -> list[list[list[str]]]:
@@ -149,7 +161,8 @@ def _references(paths: Sequence[str], lists: KBestLists, n: int) -> list[list[li
     found: list[list[list[str]]] = [[] for _ in range(n if ids is None else len(ids))]
     for path in paths:
         lines = read_lines(Path(path))
-        if ids is None or all(id.isdecimal() for id in ids):
+        firsts = {line.partition(" ")[0] for line in lines}
+        if ids is None or (all(id.isdecimal() for id in ids) and not firsts.issuperset(ids)):
             numbers = range(n) if ids is None else [int(id) for id in ids]
             if (ids is None and len(lines) != n) or max(numbers, default=-1) >= len(lines):
                 raise InputError(
@@ -161,6 +174,13 @@ def _references(paths: Sequence[str], lists: KBestLists, n: int) -> list[list[li
                 row.append(split_words(lines[number]))
             continue
         texts = keyed_lines(Path(path))
+        there = {ids[number] for number in lists.index.tolist()}
+        if lacking := texts.keys() - there:
+            print(
+                f"{path}: {len(lacking):,} of {len(texts):,} lines are of sentences without a "
+                "list, and count nowhere",
+                file=sys.stderr,
+            )
         for row, id in zip(found, ids, strict=True):
             if id not in texts:
                 raise InputError(
@@ -169,7 +189,7 @@ def _references(paths: Sequence[str], lists: KBestLists, n: int) -> list[list[li
                     path=path,
                 )
             row.append(split_words(texts[id][0]))
-    return found
+    return found[: int(lists.index.max(initial=-1)) + 1]
 
 
 def _groups(given: str, lists: KBestLists) -> list[str]:

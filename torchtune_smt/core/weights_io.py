@@ -204,7 +204,7 @@ def _list(parts: Mapping[str, Part], kinds: Sequence[str] | Mapping[str, Part]) 
 CHUNK = 1 << 20
 
 _BYTE_ORDER_MARK = "\ufeff"
-_WRITABLE = re.compile(r"(?![#\ \t])[^\n\r\0]*[^\n\r\ \t\0](?<![\ \t]=)")
+WRITABLE = re.compile(r"(?![#\ \t])[^\n\r\0]*[^\n\r\ \t\0](?<![\ \t]=)")
 
 _PROBLEMS = {
     kernels.NO_VALUE: "has no value; write `name value`",
@@ -248,7 +248,7 @@ def save_weights(
             "rate, or check the feature values"
         )
     for name in names:
-        if not _WRITABLE.fullmatch(name):
+        if not WRITABLE.fullmatch(name):
             raise ValueError(f"the feature name {name!r} cannot be written to a weights file")
     entries = list(zip(names, numbers.tolist(), strict=True))
     dense = int(np.searchsorted(ids, weights.n_dense))

@@ -66,8 +66,13 @@ def with_columns(
 
 def with_score(stored: StoredLists) -> StoredLists:
     """Return lists whose score is a feature, `SCORE`."""
-    assert stored.lists.score is not None
-    return _with_values(stored, [SCORE], stored.lists.score[:, None])
+    lists = stored.lists
+    assert lists.score is not None and lists.features is not None
+    if SCORE in lists.features and np.isin(lists.features.id(SCORE), lists.rows.feature):
+        raise InputError(
+            f"the lists have a feature {SCORE!r} of their own; leave score=true out, or rename it"
+        )
+    return _with_values(stored, [SCORE], lists.score[:, None])
 
 
 def _with_values(stored: StoredLists, names: list[str], values: Float64) -> StoredLists:
@@ -116,7 +121,7 @@ def _read(path: Path) -> _Table:
     rows = [line.split("\t") for line in read_lines(path)]
     if not rows:
         raise InputError("is empty; a number a line is expected", path=path)
-    if any(_number(field) is None for field in rows[0] if field.strip(" ")):
+    if any(map(_is_name, rows[0])):
         return _Table(path, rows[0], rows[1:], 2)
     return _Table(path, [], rows, 1)
 
@@ -125,6 +130,12 @@ def _number(field: str) -> float | None:
     """Return a number, NaN for what says that there is none; None for anything else."""
     field = field.strip(" ")
     return np.nan if field.lower() in ("", "nan", "na", "none") else finite_number(field)
+
+
+def _is_name(field: str) -> bool:
+    """Say whether it may be the name of a column; an infinite number is none."""
+    infinite = field.strip(" ").lstrip("+-").lower() in ("inf", "infinity")
+    return _number(field) is None and not infinite
 
 
 def _values(stored: StoredLists, table: _Table, name: str, missing: float | None) -> Float64:

@@ -18,6 +18,7 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import finite_number, split_fields
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights_io import WRITABLE
 from torchtune_smt.kbest import readers
 from torchtune_smt.kbest.columns import AnyPath, scaled, with_columns, with_score
 from torchtune_smt.kbest.formats import Format, OnError
@@ -49,16 +50,25 @@ def _is_sockeye(_: Path, lines: Sequence[str]) -> bool:
     return bool(lines) and lines[0].startswith("{") and '"sentence_id"' in lines[0]
 
 
+def _is_number(text: str) -> bool:
+    """Say whether it is a number, be it infinite or none: the reader says what is wrong with it."""
+    text = text.strip(" ")
+    return finite_number(text) is not None or text.lstrip("+-").lower() in ("inf", "nan")
+
+
+def _most(good: Sequence[bool]) -> bool:
+    # One line among others may have a fault.
+    return bool(good) and 2 * sum(good) >= len(good)
+
+
 def _is_ctranslate2(_: Path, lines: Sequence[str]) -> bool:
     fields = [split_fields(line) for line in lines]
-    return bool(fields) and all(
-        len(some) == 2 and finite_number(some[0].strip(" ")) is not None for some in fields
-    )
+    return _most([len(some) == 2 and _is_number(some[0]) for some in fields])
 
 
 def _is_nemo(_: Path, lines: Sequence[str]) -> bool:
     ends = [line.rpartition("\t") for line in lines]
-    return bool(ends) and all(tab and finite_number(end) is not None for _, tab, end in ends)
+    return _most([bool(tab) and _is_number(end) for _, tab, end in ends])
 
 
 FORMS: Final[Mapping[str, Form]] = {
@@ -139,6 +149,10 @@ def read_lists(
     words = Vocabulary() if words is None else words
     features = Vocabulary() if features is None else features
     ids = Vocabulary() if ids is None else ids
+    if dense is not None:
+        # These join the features when the file has been read.
+        joined = {*(columns or ()), *((SCORE,) if score else ())}
+        dense = [name for name in dense if name not in joined]
     parts = []
     for one in paths:
         name = form or detected(one)
@@ -154,6 +168,8 @@ def read_lists(
             entries = _checked(FORMS[name].read(one, sizes), dense, missing, score)
             part, strings = _assembled(entries, one, words, features, ids, dense, missing, on_error)
             parts.append(replace(part, texts=strings) if texts else part)
+    if len({part.lists.ids is None for part in parts}) > 1:
+        raise InputError("some of the files name sentences, and others number them", path=paths[0])
     stored = merged(parts, paths, strict=on_error == "error" and not shard, by_line=name in BARS)
     if columns and len(parts) > 1:
         raise InputError("columns belong to one file of lists; join them in JSON lines")
@@ -226,11 +242,26 @@ def _assembled(
             f"no hypothesis is left ({listed(skipped) or 'there is none'}); check the form",
             path=path,
         )
-    if all(isinstance(id, int) for id in sentences):
+    for entry in kept:
+        for name in entry.features:
+            if name not in features and not WRITABLE.fullmatch(name):
+                raise InputError(
+                    f"the feature name {name!r} cannot be written to a weights file; call it "
+                    "something else",
+                    path=entry.path,
+                    line=entry.line,
+                )
+    numbered = all(isinstance(id, int) for id in sentences)
+    if numbered:
         number = {id: int(id) for id in sentences}
         n_sentences = max(number.values()) + 1
     else:
         names = [str(id) for id in sentences]
+        if len(set(names)) < len(names):
+            twice = next(name for name, n in Counter(names).items() if n > 1)
+            raise InputError(
+                f"the sentence {twice!r} is there as a number and as a text", path=path
+            )
         number = dict(zip(sentences, ids.intern(names).tolist(), strict=True))
         n_sentences = len(ids)
     scores = [entry.score for entry in kept]
@@ -241,7 +272,7 @@ def _assembled(
         features=features,
         score=None if None in scores else np.array(scores, np.float64),
         entry=np.array(places, np.int64),
-        ids=ids if len(ids) else None,
+        ids=None if numbered else ids,
         **tokens_of([entry.text or "" for entry in kept], words),
     ).by_sentence()
     if dense is None:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -64,16 +64,21 @@ def _json_value(value: Any) -> float:
     """Return a number of a JSON file, be it written as a text or not."""
     if isinstance(value, str):
         return number_in(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no finite number; {_FLOOR}")
-    return float(value)
+    try:
+        # An int may be too large for a float.
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{str(value)[:100]} is no finite number; {_FLOOR}")
+    return number
 
 
 def _json_line(line: str, path: Path, number: int | None) -> Any:
     """Return the value of a line."""
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"is no whole JSON value ({error}); is the file cut off? write one value a line",
             path=path,
@@ -96,7 +101,7 @@ def read_json(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
                 line=line,
             )
         id = record.get("id", record_number)
-        id = id if type(id) is int and id >= 0 else str(id)
+        id = id if type(id) is int and 0 <= id < 2**31 else str(id)
         references = record.get("references", [])
         if not isinstance(references, list) or not all(isinstance(r, str) for r in references):
             raise InputError("`references` must be a list of strings", path=path, line=line)
@@ -117,6 +122,8 @@ def _json_entry(id: str | int, hypothesis: Any, path: Path, line: int) -> Entry:
         features = {name: _json_value(value) for name, value in given.items()}
         score = hypothesis.get("score")
         score = None if score is None else _json_value(score)
+        # Half of a pair of surrogates is no text.
+        hypothesis["text"].encode()
         return Entry(id, hypothesis["text"], features, score, path, line)
     except ValueError as error:
         return Entry(id, None, {}, None, path, line, str(error))
@@ -155,8 +162,16 @@ def keyed_lines(path: Path) -> dict[str, tuple[str, int]]:
 
 def read_espnet(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
     """Yield the entries of ESPnet's folders ``{n}best_recog``, with text, score and scores."""
+    place: dict[tuple[str, str], Path] = {}
     for folder in espnet_folders(path):
         texts = keyed_lines(folder / "text")
+        for id, (_, line) in texts.items():
+            if (first := place.setdefault((folder.name, id), folder)) != folder:
+                raise InputError(
+                    f"{id!r} is in {first / 'text'}, too; remove what is of another run",
+                    path=folder / "text",
+                    line=line,
+                )
         single = keyed_lines(folder / "score") if (folder / "score").exists() else None
         several = keyed_lines(folder / "scores") if (folder / "scores").exists() else None
         for other, name in ((single, "score"), (several, "scores")):
@@ -210,6 +225,11 @@ def kaldi_files(path: Path) -> tuple[Path, dict[str, Path]] | None:
     return (text, costs) if text and costs else None
 
 
+def kaldi_keys(texts: Iterable[str]) -> list[str]:
+    """Return the keys ``utterance-n`` by their n, in whatever order the file has them."""
+    return sorted(texts, key=lambda key: int(whole_number(key.rpartition("-")[2]) or 0))
+
+
 def read_kaldi(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
     """Yield the entries of Kaldi's n-best lists, ``utterance-n words`` and a cost a file."""
     found = kaldi_files(path)
@@ -222,7 +242,8 @@ def read_kaldi(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
     costs = {name: keyed_lines(file) for name, file in found[1].items()}
     for name, lines in costs.items():
         _same_keys(texts, found[0], lines, found[1][name])
-    for key, (text, line) in texts.items():
+    for key in kaldi_keys(texts):
+        text, line = texts[key]
         id, _, nth = key.rpartition("-")
         at = found[0]
         try:
@@ -307,11 +328,11 @@ def read_hypo2trans(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
     text = "\n".join(read_lines(path))
     try:
         records = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
-            f"is no whole JSON value ({error.msg}); is the file cut off?",
+            f"is no whole JSON value ({getattr(error, 'msg', error)}); is the file cut off?",
             path=path,
-            line=error.lineno,
+            line=getattr(error, "lineno", 1),
         ) from None
     if not isinstance(records, list):
         raise InputError("is no JSON array of records", path=path, line=1)

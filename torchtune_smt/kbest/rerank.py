@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ class Block(NamedTuple):
     def text(self, entry: int) -> str:
         """Return the words of a hypothesis as the file has them."""
         if self.form not in BARS:
-            return self.stored.texts[entry - 1]
+            return re.sub(r"[\r\n]+", " ", self.stored.texts[entry - 1])
         return split_fields(self.lines[entry - self.first].decode("utf-8"))[1].strip(" \t")
 
 

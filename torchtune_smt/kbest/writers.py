@@ -14,7 +14,13 @@ import numpy as np
 from torchtune_smt.core.text import split_fields
 from torchtune_smt.core.textio import iterate_lines, read_lines
 from torchtune_smt.kbest.lists import KBest, KBestLists
-from torchtune_smt.kbest.readers import FAIRSEQ, espnet_folders, kaldi_files, keyed_lines
+from torchtune_smt.kbest.readers import (
+    FAIRSEQ,
+    espnet_folders,
+    kaldi_files,
+    kaldi_keys,
+    keyed_lines,
+)
 
 _TAB: Final = "\t"
 
@@ -194,14 +200,15 @@ def _kaldi_files(path: Path, lists: KBestLists) -> dict[str, list[str]]:
     found = kaldi_files(path)
     assert found is not None
     files = {file.name: keyed_lines(file) for file in (found[0], *found[1].values())}
-    keys = list(files[found[0].name])
+    keys = kaldi_keys(files[found[0].name])
     names = [
         (keys[entry - 1], f"{keys[entry - 1].rpartition('-')[0]}-{n}")
         for kbest in lists
         for n, (entry, _) in enumerate(_pairs(kbest), 1)
     ]
     return {
-        file: [f"{new} {lines[old][0]}\n" for old, new in names] for file, lines in files.items()
+        file.removesuffix(".gz"): [f"{new} {lines[old][0]}\n" for old, new in names]
+        for file, lines in files.items()
     }
 
 

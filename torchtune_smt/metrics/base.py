@@ -186,9 +186,9 @@ class Judge(NamedTuple):
     def judged(self, lists: KBestLists) -> KBestLists:
         """Return lists with statistics and gains; see `with_gains`."""
         bound, measure = self
-        if measure == BLEU:
-            return with_gains(bound, lists)
         counts: Any = bound.bound if isinstance(bound, _ByNumber) else bound
+        if measure == BLEU and not isinstance(counts, BoundCorpusMetric):
+            return with_gains(bound, lists)
         if not isinstance(counts, BoundCorpusMetric) or counts.measure != measure:
             lists = with_gains(bound, lists)
             assert lists.gain is not None
