@@ -332,3 +332,18 @@ def test_a_million_steps_are_put_off(kind, regularizer, dtype):
     exact = 1e-10 if kind is FOBOS and lambda2 else 1e-12
     tolerance = exact if dtype == torch.float64 else 1e-6
     assert weights[0].item() == pytest.approx(float(w), rel=tolerance)
+
+
+@pytest.mark.parametrize("start", [0.1, 1.0])
+def test_small_gradients_move_weights_of_ftrl(start):
+    """Their squares vanish beside the first sum; without Ω, steps are AdaGrad's."""
+    weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    ours = FTRL([weights[0]], lr=0.1, initial_accumulator=start, beta=0.0)
+    theirs = torch.optim.Adagrad([weights[1]], lr=0.1, initial_accumulator_value=start)
+    for _ in range(1000):
+        for weight in weights:
+            weight.grad = torch.full((1,), 5e-5)
+        ours.step()
+        theirs.step()
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=0)
+    assert weights[0].item() < 0.999

@@ -315,3 +315,79 @@ def test_two_processes_give_what_one_does_with_both_batches(tmp_path):
     for rank in range(2):
         for found, expected in zip(torch.load(f"{file}.{rank}"), model.parameters(), strict=True):
             np.testing.assert_allclose(found, expected.detach(), rtol=0, atol=1e-12)
+
+
+def test_a_rate_that_changes_hides_nothing():
+    model, optimizer = made("adagrad")
+    rate = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with pytest.raises(RuntimeError, match="attach"):
+        for seed in range(9):
+            take(model, optimizer, seed, around=True)
+            rate.step()
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDS if name not in ("rda", "cumulative")])
+def test_weights_of_before_and_other_types(name):
+    """The best weights are taken back; a module is converted; both are what they are eagerly.
+
+    Weights of RDA and CumulativeL1 follow from their states: a step from others raises.
+    """
+    (lazy, optimizer), (eager, plain) = made(name), made(name, lazy=False)
+    optimizer.attach(lazy)
+    for model, steps in ((lazy, optimizer), (eager, plain)):
+        for seed in range(3):
+            take(model, steps, seed)
+        best = copy.deepcopy(model.state_dict())
+        for seed in range(3, 6):
+            take(model, steps, seed)
+        model.load_state_dict(best)
+        model.eval()
+        model.train()
+        take(model, steps, 6)
+        model.float().double().eval()
+    same(lazy, eager)
+
+
+def test_modules_with_a_forward_of_their_own():
+    class Places(nn.Embedding):
+        def forward(self, words):
+            return nn.functional.embedding(
+                torch.arange(words.shape[1]) + 2, self.weight, sparse=True
+            )
+
+        def another(self):
+            return type(self)(self.num_embeddings, self.embedding_dim)
+
+    found = []
+    for lazy in (True, False):
+        torch.manual_seed(0)
+        model = Places(5, 2, dtype=torch.float64)
+        optimizer = AdaGrad(model.parameters(), 0.3, L1(0.05), lazy=lazy)
+        if lazy:
+            optimizer.attach(model)
+            model.another()(torch.zeros(1, 2))
+        for words in (3, 1, 2, 3):
+            optimizer.zero_grad()
+            model(torch.full((2, words), 4)).square().sum().backward()
+            optimizer.step()
+        optimizer.flush()
+        found.append(model)
+    same(*found)
+
+
+def test_growth_that_is_first_read_in_inference_mode():
+    model = nn.Embedding(3, 2, sparse=True, dtype=torch.float64)
+    optimizer = AdaGrad(model.parameters(), 0.3, L1(0.05))
+    optimizer.attach(model)
+
+    def step(rows):
+        optimizer.zero_grad()
+        model(torch.tensor(rows)).square().sum().backward()
+        optimizer.step()
+
+    step([0, 1])
+    model.weight.data = torch.cat([model.weight.data, torch.ones(2, 2, dtype=torch.float64)])
+    with torch.inference_mode():
+        model(torch.tensor([0, 4]))
+    step([0, 4])
+    assert model.weight.isfinite().all()

@@ -6,7 +6,7 @@ import torch
 
 from torchtune_smt import prox
 from torchtune_smt.core.scoring import sparse_vector
-from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
+from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, NoRegularizer, Oscar
 from torchtune_smt.regularizers.ops import prox_elastic_net, prox_group, prox_oscar
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -174,3 +174,13 @@ def test_functions_refuse_what_is_no_weight_or_step(function):
     if function is not FUNCTIONS["oscar"]:
         with pytest.raises(ValueError, match="step"):
             function(w, -0.5)
+
+
+def test_a_step_goes_with_its_weights() -> None:
+    """It is never stretched to another shape, nor rows taken for columns."""
+    with pytest.raises(ValueError, match="shape"):
+        prox.prox_group(torch.ones(3, 3), torch.tensor([0.1, 0.2, 0.3]))
+    with pytest.raises(ValueError, match="shape"):
+        prox.prox_l1(torch.ones(3), torch.ones(4, 1))
+    assert prox.prox_l1(torch.ones(4, 3), torch.ones(4, 1)).shape == (4, 3)
+    assert GroupLasso(0.1).prox(torch.ones(3, 0), 1.0).shape == (3, 0)

@@ -48,7 +48,7 @@ def _attached(kind: type[nn.Module]) -> type[nn.Module]:
 
     class Attached(kind):  # type: ignore[valid-type, misc]
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            for optimizer in _OPTIMIZERS[self]:
+            for optimizer in _OPTIMIZERS.get(self, ()):
                 for parameter in self.parameters(recurse=False):
                     if optimizer.is_behind(parameter):
                         optimizer.catch_up(_rows(self, parameter, args, kwargs), parameter)
@@ -62,6 +62,14 @@ def _attached(kind: type[nn.Module]) -> type[nn.Module]:
             _flush(self)
             return super().state_dict(*args, **kwargs)
 
+        def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            _settle(self)
+            return super()._load_from_state_dict(*args, **kwargs)
+
+        def _apply(self, *args: Any, **kwargs: Any) -> Any:
+            _settle(self)
+            return super()._apply(*args, **kwargs)
+
         def __reduce_ex__(self, protocol: Any) -> Any:
             _flush(self)
             # The usual way to make one refuses an object whose class is another one.
@@ -74,8 +82,15 @@ def _attached(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def _flush(module: nn.Module) -> None:
-    for optimizer in _OPTIMIZERS[module]:
+    for optimizer in _OPTIMIZERS.get(module, ()):
         optimizer.flush()
+
+
+def _settle(module: nn.Module) -> None:
+    """Flush before weights are exchanged, unless a state was loaded that waits for them."""
+    for optimizer in _OPTIMIZERS.get(module, ()):
+        if any(optimizer._behind.values()):
+            optimizer.flush()
 
 
 def _rows(module: nn.Module, parameter: Tensor, args: Any, kwargs: Any) -> Tensor:
@@ -84,7 +99,8 @@ def _rows(module: nn.Module, parameter: Tensor, args: Any, kwargs: Any) -> Tenso
     if read is not None:
         rows: Tensor = read(*args, **kwargs)
         return rows
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+    of_torch = nn.Embedding.forward, nn.EmbeddingBag.forward
+    if getattr(type(module), "forward", None) in of_torch:
         rows = args[0] if args else kwargs["input"]
         return rows
     return torch.arange(parameter.shape[0] if parameter.dim() else 1, device=parameter.device)

@@ -95,7 +95,7 @@ class FTRL(SparseOptimizer):
         old = beside(before.sqrt().add_(group["beta"]), weight)
         dual = state["dual"].index_select(0, indices)
         # One that has had no gradient yet is at the point that it begins with.
-        fresh = beside(before == group["initial_accumulator"], weight)
+        fresh = beside(before == group["initial_accumulator"], weight) & _zero(dual, before)
         begun = not bool(fresh.any())
         if not begun:
             dual = torch.where(fresh, -old * weight, dual)
@@ -104,9 +104,10 @@ class FTRL(SparseOptimizer):
         step = Q.reciprocal().mul_(group["lr"])
         if not begun:
             # Where Q = 0, g is 0, too.
-            still = fresh & beside(after == before, weight)
+            still = fresh & (_zero(gradient, before) | (Q == 0))
             point = torch.where(still, weight, point)
             step = step.masked_fill(still, 0)
+            dual = dual.masked_fill(still, 0)
         point = regularized(point, step, None, indices, group)
         state["step"] += 1
         parameter.index_copy_(0, indices, point)
@@ -115,3 +116,9 @@ class FTRL(SparseOptimizer):
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         """Do nothing: weights are always up to date."""
+
+
+def _zero(rows: Tensor, sums: Tensor) -> Tensor:
+    """Say which numbers are 0; where `sums` has one for each row, which rows are."""
+    zero = rows == 0
+    return zero if zero.dim() == sums.dim() else beside(zero.flatten(1).all(1), rows)

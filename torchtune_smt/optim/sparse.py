@@ -248,7 +248,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         Raises DivergenceError, ValueError, RuntimeError: a gradient is not finite, or its rows
             cannot be told; the learning rate has become negative or not finite; weights were out of
             date when they were read, or were changed while they were so. No step has been taken
-            then.
+            then; where a sum of squares overflows, parameters before it have taken theirs.
         """
         loss = None
         if closure is not None:
@@ -264,17 +264,24 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             _check_rate(group)
         ready, stale = [], False
         for group, parameter, indices, gradient in work:
+            if parameter in self._pending and self.state[parameter]:
+                # Settings that are new bring all up to date, and hide what was read before.
+                self._check_own(parameter)
+                before = {**group, **self._pending[parameter]}
+                self._lengthen(before, parameter, self.state[parameter])
+                if self.puts_off(before):
+                    stale |= self._bring(before, parameter, self.state[parameter], indices)
             state = self._prepared(group, parameter)
             settings, weight = {**group, **self._pending[parameter]}, rows_of(parameter)
-            if self.puts_off(group):
-                stale |= self._bring(settings, parameter, state, indices)
             gradient = -gradient if group["maximize"] else gradient
             ready.append((settings, weight, state, indices, gradient))
         if stale:
             raise RuntimeError(
                 f"a gradient is of weights that were out of date when they were read: {self._name} "
-                "puts updates off; call attach(module) once, or catch_up(rows) before each forward "
-                "pass, or let it be lazy=False"
+                "puts updates off; call attach(module) once (again after add_param_group), or "
+                "catch_up(rows) before each forward pass, or flush() where weights are read out of "
+                "their own module, or let it be lazy=False; if steps were taken between forward "
+                "pass and step on purpose, set delayed = True"
             )
         for arguments, (group, parameter, *_) in zip(ready, work, strict=True):
             self._update(*arguments)
@@ -285,6 +292,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 self._behind.pop(parameter, None)
         return loss
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
         """Bring some rows of a parameter (coordinates of a vector) up to date.
@@ -324,6 +332,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         attach(self, module, parameters)
         self._attached.update(set(parameters) & set(module.parameters()))
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def flush(self) -> None:
         """Bring all rows of all parameters up to date; O(D)."""

@@ -47,4 +47,4 @@ class GroupLasso(Checked):
 
 
 def _rows(weights: Tensor) -> Tensor:
-    return weights.reshape(len(weights) if weights.dim() else 1, -1 if weights.numel() else 1)
+    return weights.reshape(-1, 1) if weights.dim() < 2 else weights.flatten(1)

@@ -13,9 +13,12 @@ from torchtune_smt.regularizers.base import STRENGTH
 from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
 
 
-def check_step(step: Tensor | float) -> None:
-    """Raise ValueError unless the step of a prox, or each of them, is finite, 0 or more."""
+def check_step(step: Tensor | float, shape: tuple[int, ...] | None = None) -> None:
+    """Raise ValueError unless each step of a prox is finite, 0 or more, and goes with a shape."""
     if isinstance(step, Tensor):
+        ends = zip(reversed(step.shape), reversed(shape or ()), strict=False)
+        if shape is not None and (step.dim() > len(shape) or any(a not in (1, b) for a, b in ends)):
+            raise ValueError(f"step must go with the shape {tuple(shape)}, not {tuple(step.shape)}")
         fit = (step >= 0) & step.isfinite()
         bad = None if fit.all() else step[~fit][0].item()
     else:
@@ -52,7 +55,7 @@ def prox_elastic_net(weights: Tensor, step: Tensor, lambda1: float, lambda2: flo
         negative.
     """
     check_weights(weights)
-    check_step(step)
+    check_step(step, weights.shape)
     STRENGTH.check("lambda1", lambda1)
     STRENGTH.check("lambda2", lambda2)
     moved = weights.sign() * (weights.abs() - step * lambda1).clamp_min(0)
@@ -118,7 +121,7 @@ def prox_group(weights: Tensor, step: Tensor, strength: float) -> Tensor:
     Raises ValueError: a weight is not finite, or a step or the strength is not or is negative.
     """
     check_weights(weights)
-    check_step(step)
+    check_step(step, (*weights.shape[:-1], 1))
     STRENGTH.check("strength", strength)
     return (weights * _kept(_lengths(weights), step * strength)).to(weights.dtype)
 
