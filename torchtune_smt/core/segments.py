@@ -19,7 +19,7 @@ def owners(begin: Tensor, n: int) -> Tensor:
 
 
 def sums(values: Tensor, begin: Tensor) -> Tensor:
-    """Return the sum of each list, [S], of values [n]; 0 of an empty one.
+    """Return the sum of each list, [S], of floating-point values [n]; 0 of an empty one.
 
     >>> sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 2, 3]))
     tensor([3., 4.])
