@@ -90,7 +90,7 @@ a whole number, 1 or more, or null: Engine.workers IterSel.features KBestFiles.k
     Oscar.dimension Stale.workers
 a whole number, 2 or more, or 0: BuiltModel.folds
 a whole number, 80 or more: RayEngine.object_store
-bars, cdec, joshua, marian, moses, phrasal, travatar, espnet, kaldi, json, sockeye, hypo2trans, \
+bars, cdec, joshua, marian, moses, phrasal, travatar, espnet, kaldi, sockeye, json, hypo2trans, \
 fairseq, ctranslate2, nemo or lines, or null: KBestFiles.format
 cdec, joshua or moses, or null: FileModel.format
 constant, inv_sqrt or 1/t: CumulativeL1.schedule FOBOS.schedule StepLearning.schedule
