@@ -55,7 +55,7 @@ def with_columns(
     tables: dict[Path, _Table] = {}
     for column, (name, file) in enumerate(columns.items()):
         path = Path(file)
-        table = tables.setdefault(path, _read(path))
+        table = tables[path] = tables.get(path) or _read(path)
         if name in lists.features and np.isin(lists.features.id(name), lists.rows.feature):
             raise InputError(
                 f"the lists have a feature {name!r} already; call it otherwise", path=path

@@ -242,15 +242,14 @@ def _assembled(
             f"no hypothesis is left ({listed(skipped) or 'there is none'}); check the form",
             path=path,
         )
-    for entry in kept:
-        for name in entry.features:
-            if name not in features and not WRITABLE.fullmatch(name):
-                raise InputError(
-                    f"the feature name {name!r} cannot be written to a weights file; call it "
-                    "something else",
-                    path=entry.path,
-                    line=entry.line,
-                )
+    named = dict.fromkeys(name for entry in kept for name in entry.features)
+    for bad in (name for name in named if not WRITABLE.fullmatch(name)):
+        first = next(entry for entry in kept if bad in entry.features)
+        raise InputError(
+            f"the feature name {bad!r} cannot be written to a weights file; call it something else",
+            path=first.path,
+            line=first.line,
+        )
     numbered = all(isinstance(id, int) for id in sentences)
     if numbered:
         number = {id: int(id) for id in sentences}
@@ -276,7 +275,6 @@ def _assembled(
         **tokens_of([entry.text or "" for entry in kept], words),
     ).by_sentence()
     if dense is None:
-        named = dict.fromkeys(name for entry in kept for name in entry.features)
         dense = [name for name in named if ":" not in name]
     stored = StoredLists(
         lists,
