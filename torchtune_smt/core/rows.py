@@ -163,7 +163,7 @@ class Rows:
     def dot(self, weights: Float64, first: int = 0, last: int | None = None) -> Float64:
         """Return W·H of the rows ``first .. last - 1``, each added up in the order of its ids.
 
-        weights (float64 [D]): d is larger than all ids.
+        weights (float64 [D]): D is larger than all ids.
         """
         last = len(self) if last is None else last
         out = np.empty(last - first)

@@ -31,8 +31,8 @@ def sparse_vector(
 def score_rows(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
     """Return W·H of some rows.
 
-    rows: h.
-    weight (float tensor [D]): w, up to date for these features where an optimizer puts updates off.
+    rows: H.
+    weight (float tensor [D]): W, up to date for these features where an optimizer puts updates off.
         Its gradient is sparse (COO): features that occur, each once, ascending. Nothing is as long
         as D.
     drop_noise: leave a feature out of the gradient where rows cancel but for rounding, which

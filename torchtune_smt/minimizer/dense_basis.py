@@ -28,7 +28,7 @@ class DenseBasis:
     machine precision where those of X, with squares of differences that are themselves small,
     are not. Few columns are replaced, mostly none, so that where a pair has a 0 it keeps it.
 
-    matrix (float64 [k', k]): b.
+    matrix (float64 [k', k]): B.
     kept (int64 [k']): columns of X that those of Z stand for; other ones are combinations of these.
     size (float64 [k]): norms of the columns of X.
     """
@@ -67,7 +67,7 @@ class DenseBasis:
 def dense_basis(x: Float64) -> tuple[Float64, DenseBasis]:
     """Return Z, which is X itself where no columns are nearly one, and how they belong together.
 
-    x (float64 [N, k]): x, which stays as it is.
+    x (float64 [N, k]): X, which stays as it is.
     """
     k = x.shape[1]
     largest = np.maximum(x.max(axis=0, initial=0.0), -x.min(axis=0, initial=0.0))

@@ -46,7 +46,7 @@ class Minimizer:
 
     pairs: x = H(better) - H(worse), one row a pair.
     n_dense: ids below it are dense features, which are not regularised.
-    dimension: d, the number of all features; by default as many as occur.
+    dimension: D, the number of all features; by default as many as occur.
     device ("cpu", "cuda"): where passes over all pairs are made; see `StoredPairs`.
 
     Raises InputError: there are no pairs, or no room for them; a value is above 1e100. ValueError:

@@ -66,7 +66,7 @@ class Residual:
 class Certificate:
     """How far from the minimum weights can be at most.
 
-    objective: p: the mean loss and the penalty.
+    objective: P: the mean loss and the penalty.
     bound: what no weights can be below, for the loss as it is: of a smoothed hinge for that.
     smoothing: by how much the loss that was smoothed may lie above it: μ/2, or 0.
     """

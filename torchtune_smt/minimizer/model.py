@@ -42,7 +42,7 @@ class Curvature:
     chosen (int64 [m]): places in `pairs.sparse_id`.
 
     As attributes:
-    operator, by_column: s plus a ridge, as the kernels take it.
+    operator, by_column: S plus a ridge, as the kernels take it.
     diagonal (float64 [m]): of S, at least a small part of that of H_ss.
     """
 
@@ -122,7 +122,7 @@ class OscarModel:
     and find which weights are not 0. Where that is slow, since blocks depend on each other, Newton
     steps on the values of all blocks follow. No step makes it worse.
 
-    curvature: s.
+    curvature: S.
     pull, weights (float64 [m]): the negative gradient at w; w.
     """
 

@@ -37,7 +37,7 @@ class StoredPairs:
 
     As attributes:
     dense_id, sparse_id (int64 [k], [u]): ids of the features, ascending.
-    dense (float64 [N, k']): z; see `basis`.
+    dense (float64 [N, k']): Z; see `basis`.
     basis: what Z has to do with the dense features X: weights and gradients of dense features are
         those of Z in all that follows.
     one_sided: dense features of which no two pairs have values of different signs: their numbers,

@@ -53,7 +53,7 @@ class AdaGrad(SparseOptimizer):
     regularizer: separable, and either lazy or with `elastic`: all of this package but OSCAR;
         `GroupLasso` with `rowwise`.
     unregularized: this many first rows, or coordinates (the dense features), are exempt.
-    initial_accumulator: g at the start, 0 or more.
+    initial_accumulator: G at the start, 0 or more.
     regularize_each ("step", "epoch"): when weights are regularised (Simianer et al. 2012 did it
         once an epoch).
     rowwise: whether G is one for each row, to which a step adds the mean of the squares.

@@ -104,7 +104,7 @@ class OscarStructure:
     def from_tensors(cls, tensors: dict[str, Tensor], length: int) -> OscarStructure:
         """Return what `to_tensors` was called of; it goes on with the same bits.
 
-        length: d.
+        length: D.
 
         Raises ValueError: the tensors are no structure of D weights.
         """

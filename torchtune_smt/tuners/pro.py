@@ -157,7 +157,7 @@ class Scaling:
     That is the largest curvature that the objective of `Pro` can have, and in v it is near I. Of
     frequent features A is the Cholesky factor, of each other one the root of its own curvature.
 
-    rows: x, the pairs.
+    rows: X, the pairs.
     ridge: above 0.
 
     Raises DivergenceError: values are too large to be squared, or not finite.

@@ -46,7 +46,7 @@ def prepared_pairs(
     """Prepare pairs.
 
     n_dense: features below it stay as they are.
-    dimension: d.
+    dimension: D.
     scaling ("none", "rms"): ``rms``: each sparse feature is divided by the root of the mean of its
         squares over all pairs.
     merge_identical: sparse features of the same value in each pair (once scaled) become one, of
