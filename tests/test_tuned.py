@@ -139,7 +139,7 @@ def write(folder, name, some):
     lines = [f"{one['id']} {one['references'][0]}\n" for one in some]
     (folder / f"{name}.text").write_text("".join(lines))
     (folder / f"{name}.spk").write_text(
-        "".join(f"{one['id']} {one['id'].partition('-')[0]}\n" for one in some)
+        "".join(f"{one['id']} {str(one['id']).partition('-')[0]}\n" for one in some)
     )
 
 
@@ -201,6 +201,8 @@ def test_what_is_refused(tmp_path):
     write(tmp_path, "d", records(1, 20))
     write(tmp_path, "t", records(1, 20)[5:])
     (tmp_path / "part.text").write_text("".join((tmp_path / "d.text").open().readlines()[1:]))
+    (tmp_path / "d.start").write_text("good 1\n")
+    (tmp_path / "d.column").write_text("1\n" * 100)
     dev = ["dev=d", "references=d.text", "metric=wer", "folds=0", "samples=20"]
     for more, word in (
         (["test=d", "test_references=t.text"], "test"),
@@ -212,6 +214,10 @@ def test_what_is_refused(tmp_path):
         (["folds=1"], "folds"),
         (["tuner.iterations=3"], "tuner.iterations"),
         (["weights=d.text"], "weights"),
+        (["groups=d.spk", "weights=d.spk"], "weights"),
+        (["columns.c=d.column", "html=d.column"], "html"),
+        (["start=d.start", "weights=d.start"], "weights"),
+        (["unlisted=no"], "unlisted"),
     ):
         given = [o for o in dev if o.partition("=")[0] not in {m.partition("=")[0] for m in more}]
         outcome = run_command("tune", *given, *more, folder=tmp_path)
@@ -250,16 +256,42 @@ def test_columns_of_several_sets_and_of_new_lists(tmp_path: Path) -> None:
     assert run_command("rerank", weights, "input=t", *more, folder=tmp_path).code == 0
 
 
-def test_lists_and_references_that_do_not_meet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ids", ["s{}", "{}", "number"])
+def test_sentences_without_a_list_are_deletions(tmp_path: Path, ids: str) -> None:
+    """As scorers of speech have it; `unlisted=leave` leaves them out."""
     some = records(1, 20)
     for number, one in enumerate(some):
-        one["id"] = str(number)
-    some[-1]["hypotheses"] = []
+        one["id"] = number if ids == "number" else ids.format(number)
+    some[7]["hypotheses"] = []
     write(tmp_path, "d", some)
-    with (tmp_path / "d.text").open("a") as file:
-        file.write("other of no list\n")
-    err = run_tune(tmp_path, "dev=d", "references=d.text", "metric=wer")
-    assert "2 of 21 lines are of sentences without a list" in err
+    if ids == "s{}":
+        with (tmp_path / "d.text").open("a") as file:
+            file.write("other of no list\n")
+    if ids == "number":
+        texts = [one["references"][0] for one in some]
+        (tmp_path / "d.text").write_text("\n".join(texts) + "\n")
+    wrong = sum(r["hypotheses"][0]["text"].split().count("x") for r in some if r["hypotheses"])
+    bare = 6 + 3 * (ids == "s{}")
+    for more, before in (
+        ((), (wrong + bare) / (19 * 6 + bare)),
+        (("unlisted=leave",), wrong / (19 * 6)),
+    ):
+        given = ["dev=d", "references=d.text", "metric=wer", "folds=2", "samples=20", *more]
+        outcome = run_command("tune", *given, folder=tmp_path).check()
+        assert f"{1 + (ids == 's{}')} of {20 + (ids == 's{}')} sentences" in outcome.err
+        rows = [line.split() for line in outcome.out.splitlines() if line.startswith("d")]
+        assert rows[0][2] == f"{100 * before:.3f}"
+    own = run_command("tune", "dev=d", *given[2:], folder=tmp_path).check()
+    assert own.out == outcome.out
+
+
+def test_sets_with_one_name_are_told_apart(tmp_path: Path) -> None:
+    for folder, seed in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, "d", records(seed, 20))
+    given = ["dev=a/d", "test=b/d", "metric=wer", "folds=0", "samples=20"]
+    out = run_command("tune", *given, folder=tmp_path).check().out
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["a/d", "b/d"], out
 
 
 @pytest.mark.skipif(not SPEECH.exists(), reason="needs ../shared")

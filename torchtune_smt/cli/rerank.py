@@ -40,7 +40,8 @@ def main(cfg: DictConfig) -> None:
     """Write the best hypotheses, or the lists in their new order."""
     if cfg.n_best is not None and cfg.n_best < 1:
         raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
-    check_written({"output": cfg.output}, [cfg.input, cfg.weights])
+    beside = [cfg.sizes] if isinstance(cfg.sizes, str) else []
+    check_written({"output": cfg.output}, [cfg.input, cfg.weights, *beside, *cfg.columns.values()])
     by_risk = risk_order(cfg, HydraConfig.get().overrides.task)
     path = Path(cfg.input)
     reranker = _Reranker(cfg, by_risk)

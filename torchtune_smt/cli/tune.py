@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from torchtune_smt.cli.errors import check_written, option_errors
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.systems import paths_of
 from torchtune_smt.cli.wire import make
+from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.text import split_words
@@ -65,8 +67,15 @@ def main(cfg: DictConfig) -> None:
                     "other sentences",
                     path=path,
                 )
-    read = [path for some in paths.values() for path in some if Path(path).is_file()]
-    check_written({"weights": cfg.weights, "html": cfg.html}, read)
+    with option_errors("tune"):
+        one_of("count", "leave").check("unlisted", cfg.unlisted)
+    beside = [cfg.groups, cfg.start, cfg.sizes, *cfg.columns.values(), *cfg.test_columns.values()]
+    read = [*chain.from_iterable(paths.values()), *filter(lambda x: isinstance(x, str), beside)]
+    check_written({"weights": cfg.weights, "html": cfg.html}, filter(os.path.isfile, read))
+    firsts = {name: some[0] for name, some in paths.items() if name in ("dev", "test")}
+    labels = {name: Path(first).name for name, first in firsts.items()}
+    if len({*labels.values()}) < len(labels):
+        labels = firsts
     metric = make(cfg, "metric", "bind")
     solver = make(cfg, "tuner.solver", "solve")
     words, features = Vocabulary(), Vocabulary()
@@ -93,17 +102,12 @@ def main(cfg: DictConfig) -> None:
             dense = dense or list(stored.dense_names)
         if stored.skipped:
             print(f"{cfg[name]}: {stored.summary()}", file=sys.stderr)
-        lists = stored.lists
-        sets.append(
-            ListSet(
-                Path(paths[name][0]).name,
-                lists,
-                _references(paths[references], lists, stored.n_sentences)
-                if references in paths
-                else _own_references(stored, name),
-                None if cfg.groups is None else _groups(cfg.groups, lists),
-            )
-        )
+        given = paths.get(references)
+        found = _own(stored, name) if given is None else _of_files(given, stored)
+        called = ", ".join(given or paths[name])
+        lists, rows = _with_references(stored, found, called, count=cfg.unlisted == "count")
+        groups = None if cfg.groups is None else _groups(cfg.groups, lists)
+        sets.append(ListSet(labels[name], lists, rows, groups))
     start = None
     if cfg.start is not None:
         known, values = read_any_weights(cfg.start)
@@ -141,55 +145,83 @@ def main(cfg: DictConfig) -> None:
     print(f"Now try: {' '.join(next_one)} input=NEW_LISTS output=RERANKED", file=sys.stderr)
 
 
-def _own_references(stored: StoredLists, name: str) -> list[list[list[str]]]:
+def _with_references(
+    stored: StoredLists, found: Mapping[int, list[str]], name: str, *, count: bool
+) -> tuple[KBestLists, list[list[list[str]]]]:
+    """Return lists, and references by their numbers; see `_of_files`.
+
+    count: sentences without a list get one of an empty hypothesis.
+    """
+    lists = stored.lists
+    bare = sorted(found.keys() - set(lists.index.tolist()))
+    if bare:
+        called = str(bare[0]) if lists.ids is None else lists.ids[bare[0]]
+        how = "leave" if count else "count"
+        print(
+            f"{name}: {len(bare):,} of {len(found):,} sentences have references and no list, "
+            f"{called} among them: they {'count as empty ones' if count else 'count nowhere'} "
+            f"(unlisted={how} {'leaves them out' if count else 'counts them as empty ones'})",
+            file=sys.stderr,
+        )
+    if count and bare:
+        lists = lists.with_empty(bare)
+    rows: list[list[list[str]]] = [[] for _ in range(int(lists.index.max(initial=-1)) + 1)]
+    for number in lists.index.tolist():
+        rows[number] = [split_words(text) for text in found[number]]
+    return lists, rows
+
+
+def _own(stored: StoredLists, name: str) -> Mapping[int, list[str]]:
     """Return the references that lists have themselves."""
     own = stored.references
-    missing = [n for n in stored.lists.index.tolist() if n not in own]
-    if missing:
+    if any(n not in own for n in stored.lists.index.tolist()):
         option = "references" if name == "dev" else f"{name}_references"
         raise InputError(
             f"{option} is null, and {'some' if own else 'none'} of the lists of {name} have "
             f"references of their own; give a file with {option}=FILE"
         )
-    last = int(stored.lists.index.max(initial=-1)) + 1
-    return [[split_words(text) for text in own.get(n, [])] for n in range(last)]
+    return own
 
 
-def _references(paths: Sequence[str], lists: KBestLists, n: int) -> list[list[list[str]]]:
-    """Return the references of each sentence, by its number: of lines with ids, or by lines."""
+def _of_files(paths: Sequence[str], stored: StoredLists) -> dict[int, list[str]]:
+    """Return the references of each sentence, by its number: of lines with ids, or by lines.
+
+    Sentences without a list get numbers, too.
+    """
+    lists, n = stored.lists, stored.n_sentences
     ids = None if lists.ids is None else lists.ids.names(range(len(lists.ids)))
-    found: list[list[list[str]]] = [[] for _ in range(n if ids is None else len(ids))]
+    there = set() if ids is None else {ids[number] for number in lists.index.tolist()}
+    found: dict[int, list[str]] = {}
     for path in paths:
         lines = read_lines(Path(path))
         firsts = {line.partition(" ")[0] for line in lines}
-        if ids is None or (all(id.isdecimal() for id in ids) and not firsts.issuperset(ids)):
-            numbers = range(n) if ids is None else [int(id) for id in ids]
-            if (ids is None and len(lines) != n) or max(numbers, default=-1) >= len(lines):
+        if ids is None:
+            texts = {str(number): text for number, text in enumerate(lines)}
+            needed = {str(number) for number in range(n)}
+        elif all(id.isdecimal() for id in ids) and not firsts.issuperset(there):
+            called = {int(id): id for id in ids}
+            texts = {called.get(i, str(i)): text for i, text in enumerate(lines)}
+            needed, n = set(ids), max(called) + 1
+        else:
+            texts = {id: text for id, (text, _) in keyed_lines(Path(path), lines).items()}
+            if lacking := [id for id in ids if id in there and id not in texts]:
                 raise InputError(
-                    f"has {len(lines)} lines, and the lists are of {max(numbers) + 1} sentences; "
-                    "there must be a line for each",
+                    f"has no line for {lacking[0]!r}, which has a list; each begins with the id of "
+                    "its sentence",
                     path=path,
                 )
-            for row, number in zip(found, numbers, strict=True):
-                row.append(split_words(lines[number]))
-            continue
-        texts = keyed_lines(Path(path))
-        there = {ids[number] for number in lists.index.tolist()}
-        if lacking := texts.keys() - there:
-            print(
-                f"{path}: {len(lacking):,} of {len(texts):,} lines are of sentences without a "
-                "list, and count nowhere",
-                file=sys.stderr,
+            needed = set()
+        if needed - texts.keys() or (ids is None and len(lines) != n):
+            hint = "" if ids is None or "0" in needed else " (do the ids count from 1?)"
+            raise InputError(
+                f"has {len(lines)} lines, and the lists are of {n} sentences, counted from 0"
+                f"{hint}; there must be a line for each",
+                path=path,
             )
-        for row, id in zip(found, ids, strict=True):
-            if id not in texts:
-                raise InputError(
-                    f"has no line for {id!r}, which has a list; each begins with the id of its "
-                    "sentence",
-                    path=path,
-                )
-            row.append(split_words(texts[id][0]))
-    return found[: int(lists.index.max(initial=-1)) + 1]
+        numbers = map(int, texts) if lists.ids is None else lists.ids.intern(list(texts)).tolist()
+        for number, text in zip(numbers, texts.values(), strict=True):
+            found.setdefault(number, []).append(text)
+    return found
 
 
 def _groups(given: str, lists: KBestLists) -> list[str]:

@@ -476,6 +476,28 @@ class KBestLists(Hypotheses):
         index, begin = runs(owner)
         return replace(lists, index=index, begin=begin)
 
+    def with_empty(self, numbers: Sequence[int]) -> KBestLists:
+        """Return the lists, and for each of these sentences one of an empty hypothesis.
+
+        Such a hypothesis has no words and no features, and 0 in the place of numbers. No sentence
+        may have a list yet.
+        """
+        n, none = len(numbers), np.zeros(len(numbers) + 1, np.int64)
+        columns = self._columns(slice(0)).items()
+        zeros: dict[str, Any] = {
+            name: np.zeros((n, *c.shape[1:]), c.dtype) for name, c in columns if c is not None
+        }
+        more = replace(
+            self,
+            index=np.array(numbers, np.int64),
+            begin=np.arange(n + 1),
+            rows=Rows(none, np.empty(0, np.int32), np.empty(0)),
+            token_begin=None if self.tokens is None else none,
+            tokens=None if self.tokens is None else self.tokens[:0],
+            **zeros,
+        )
+        return KBestLists.joined([self, more]).by_sentence()
+
     def best(self, weights: Float64) -> Int64:
         """Return for each list the hypothesis with the largest W·H (int64 [S]), first of ties."""
         out = np.empty(len(self), np.int64)

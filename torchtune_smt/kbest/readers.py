@@ -142,13 +142,15 @@ def espnet_folders(path: Path) -> list[Path]:
     )
 
 
-def keyed_lines(path: Path) -> dict[str, tuple[str, int]]:
+def keyed_lines(path: Path, lines: Iterable[str] | None = None) -> dict[str, tuple[str, int]]:
     """Return the lines ``key value`` of a file: by their key, the value and the line.
 
     Raises InputError: a key is there twice.
+
+    lines: of the file, where it was read already.
     """
     found: dict[str, tuple[str, int]] = {}
-    for line, text in enumerate(iterate_lines(path), 1):
+    for line, text in enumerate(iterate_lines(path) if lines is None else lines, 1):
         key, _, value = text.partition(" ")
         if key in found:
             raise InputError(
