@@ -12,6 +12,7 @@ import green2013_rows
 import measured
 import pytest
 from commands import example_source, example_target
+from domains import dataset_of, read_set
 from forecast import print_hours, read_measured
 from green2013_results import Result
 from green2013_rows import ROWS, SETS, SIZES
@@ -19,6 +20,7 @@ from runs import Log, Run
 from tuned import Features, configuration
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.data.bitext import Corpus
 
 
 def options(folder: Path, *arguments: str) -> green2013_rows.Options:
@@ -74,7 +76,7 @@ def test_the_larger_dev_set_is_fishers_alone() -> None:
         rows = green2013_rows.rows_of(name, ["mira_dense", "adagrad_pt"], SETS)
         assert ("dev_large/mira_dense" in rows) == (name == "fisher")
         assert "dev/mira_dense" in rows and "train5k/mira_dense" not in rows
-        assert "train15k/adagrad_pt" in rows
+        assert ("train15k/adagrad_pt" in rows) == (name != "callhome")
 
 
 def test_the_small_dev_set_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +94,37 @@ def test_the_small_dev_set_is_drawn_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(set(places)) == 10 and places == sorted(places)
     assert green2013_rows.small_dev("example", options(tmp_path)) == files
     assert [path.read_text("utf-8").splitlines() for path in files] == lines
+
+
+def test_callhome_keeps_a_test_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(green2013_rows, "dataset_of", lambda name: dataset_of("example"))
+    sizes = {"CALLHOME_TEST": 30, "CALLHOME_DEV": 20, "CALLHOME_GAP": 5, "SMALL_DEV_SENTENCES": 10}
+    for name, size in sizes.items():
+        monkeypatch.setattr(green2013_rows, name, size)
+    monkeypatch.setattr(
+        green2013_rows, "write_set", lambda at, one, corpus, _: found.update({one: corpus})
+    )
+    found: dict[str, Corpus] = {}
+    green2013_rows.write_callhome(options(tmp_path))
+    n = len(read_set(dataset_of("example"), "train").source)
+    assert [found[one].lines[0] for one in ("train", "dev_callhome", "devtest")] == [
+        1,
+        n - 54,
+        n - 29,
+    ]
+    assert [found[one].lines[-1] for one in ("train", "dev_callhome", "devtest")] == [
+        n - 60,
+        n - 35,
+        n,
+    ]
+    assert (len(found["dev"].source), len(found["test"].source)) == (10, 100)
+    # What is tuned on CALLHOME stops by CALLHOME, and is compared with what Fisher's dev tunes.
+    rows = green2013_rows.runs_of("callhome", list(ROWS), ["dev", "train5k"], options(tmp_path))
+    overrides = [
+        green2013_rows.row_overrides("callhome", *row, [], options(tmp_path)) for row in rows
+    ]
+    assert ["data.dev=dev_callhome" in of for of in overrides] == [False] * 9 + [True] * 2
+    assert green2013_results.baseline_of(rows[-1][0]) == "dev/mira_dense"
 
 
 class FakeCorpus:

@@ -22,14 +22,18 @@ CORPORA = {
     "CALLHOME (calls within families, one reference); dev (3,967 sentences), devtest (3,949) and "
     "test (3,629) of Fisher (strangers on a given topic, four references). To tune on the bitext "
     "is to tune on another domain.",
+    "callhome": "Fisher with test sets of both domains: the last 2,000 pairs of the bitext are "
+    "devtest, and 1,000 before them are `dev_callhome` (CALLHOME, one reference); neither is in "
+    "train (15,690 pairs). dev (1,000 sentences) and test (3,629) are Fisher's (four references).",
     "example": "The bundled example, German-English: 1,200 training pairs; dev and test (100 "
     "sentences each) with two references. It has no devtest, and dev stands for it.",
 }
 
 
-def add_corpora(parser: argparse.ArgumentParser) -> None:
-    """Add which corpora there are rows of."""
-    parser.add_argument("--corpora", nargs="+", choices=["multi30k", "fisher"], metavar="CORPUS")
+def add_corpora(parser: argparse.ArgumentParser, *more: str) -> None:
+    """Add which corpora there are rows of, and more of them that have to be asked for."""
+    choices = ["multi30k", "fisher", *more]
+    parser.add_argument("--corpora", nargs="+", choices=choices, metavar="CORPUS")
     parser.add_argument(
         "--small",
         action="store_true",

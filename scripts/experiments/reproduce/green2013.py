@@ -33,6 +33,7 @@ from command_line import (
 )
 from green2013_results import CSV, Result, compare_rows, mean, write_tables
 from green2013_rows import (
+    CALLHOME,
     ON_DEV,
     ROWS,
     SETS,
@@ -44,6 +45,7 @@ from green2013_rows import (
     rows_of,
     runs_of,
     small_dev,
+    write_callhome,
 )
 from measured import measured
 from runs import LOG, REPOSITORY, Run, complete, said_path
@@ -129,6 +131,8 @@ def do_own(given: argparse.Namespace, options: Options) -> list[str]:
         runs = runs_of(name, keys, given.sets, options)
         if not runs:
             continue
+        if name == CALLHOME:
+            write_callhome(options)
         base = (*corpus_overrides(name, options), "decoder=phrase")
         corpus = Corpus(base, stand_ins(given), reuse_k=1)
         for row, seed in runs:
@@ -163,7 +167,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=list(KINDS),
         help="of systems with tables that are built here, or with those that Moses had",
     )
-    add_corpora(parser)
+    add_corpora(parser, CALLHOME)
     rows = dict.fromkeys([*ROWS, *green2013_moses.ROWS])
     add_rows(parser, list(rows))
     parser.add_argument(
