@@ -14,11 +14,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import override_key, quoted, refuse_given, value_of
-from torchtune_smt.cli.errors import check_written, option_errors
-from torchtune_smt.cli.outputs import common_data, open_run, read_outputs, read_set
+from torchtune_smt.cli.errors import check_written
 from torchtune_smt.cli.systems import (
+    compared,
     files_read,
     find_systems,
+    open_run,
     paths_of,
     run_on_systems,
     unused_grouping,
@@ -26,6 +27,7 @@ from torchtune_smt.cli.systems import (
 )
 from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.pictures import FORMS
+from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.textio import atomic_path
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.dataset import Dataset
@@ -103,8 +105,7 @@ def reordering(
     """Find the same words in another order, and whose order a reference has."""
     systems = _two(cfg)
     pattern = analyses.compiled(match)
-    every = {name: [output] for name, output in systems.items()}
-    outputs = read_outputs(cfg, every, with_source=match is not None)
+    outputs = compared(cfg, split).outputs([*systems.values()], with_source=match is not None)
     chosen = list(range(len(outputs.references)))
     if match is not None:
         if outputs.corpus is None:
@@ -143,11 +144,11 @@ def explain(
                 "lies in no run's folder, and decodes nothing; give a run", path=output.path
             )
     paths = [output.weights for output in systems.values() if output.weights is not None]
-    chosen = common_data(cfg, list(systems.values()), references=False)
+    on, i = compared(cfg, split, takes_references=False), sentence - 1
+    chosen = on.find_data([*systems.values()])
     if chosen is None:
         raise InputError(f"nobody says what {split} is; give data=NAME")
-    i = sentence - 1
-    corpus = read_set(chosen, split, paths, i)
+    corpus = on.read(chosen, paths, i)
     names, key = _labels(cfg, systems)
     comparable = other_model(paths) is None
     lacking = templates_of_others(paths) if comparable else [[], []]
@@ -214,7 +215,7 @@ def _tuning_set(output: Output) -> tuple[str, list[list[list[str]]]]:
     recorded = None if folder is None else recorded_tuning(folder)
     if folder is None or recorded is None:
         raise InputError("does not say what it was tuned on; give a run", path=output.path)
-    with option_errors("data", recorded.data):
+    with named_errors("data", recorded.data):
         dataset = Dataset(**recorded.data)
     name = recorded.tune_on
     corpus = dataset.require(name, training=name == "train")
@@ -264,10 +265,11 @@ def _decoded(cfg: DictConfig, name: str, output: Output, what: str, n_best: int)
         raise InputError(
             f"lies in no run's folder, and cannot decode {what}; give a run", path=output.path
         )
-    data = common_data(cfg, [output], references=False)
+    on = compared(cfg, what, takes_references=False)
+    data = on.find_data([output])
     if data is None:
         raise InputError(f"does not say what its {what} is; give data=NAME", path=output.path)
-    corpus = read_set(data, what, [output.weights])
+    corpus = on.read(data, [output.weights])
     decoder, weights, sources = open_run(what, output.weights, corpus)
     counts: Counter[str] = Counter()
     for begin in range(0, len(sources), BATCH):

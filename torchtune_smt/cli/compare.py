@@ -15,11 +15,11 @@ from omegaconf import DictConfig
 from torchtune_smt.cli.command_line import quoted, refuse_given, systems_option
 from torchtune_smt.cli.errors import check_written
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.outputs import check_words, open_run, read_outputs, templates_of_others
 from torchtune_smt.cli.systems import (
+    compared,
     files_read,
     find_systems,
-    paths_of,
+    open_run,
     run_on_systems,
     unused_grouping,
     write_table,
@@ -47,10 +47,12 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
     systems = find_systems(cfg.systems, group_seeds=cfg.group_seeds)
     refuse_given(_unused(cfg, systems), HydraConfig.get().overrides.task)
     baseline = _baseline(cfg.baseline, systems)
-    given = [] if cfg.references is None else paths_of("references", cfg.references)
-    check_written({"output": cfg.output, "html": cfg.html}, [*files_read(cfg.systems), *given])
+    on = compared(cfg, cfg.split)
+    read: list[Path | str] = [*files_read(cfg.systems), *(on.references or ())]
+    check_written({"output": cfg.output, "html": cfg.html}, read)
+    every = [output for some in systems.values() for output in some]
     # A report shows the source, too.
-    outputs = read_outputs(cfg, systems, with_source=cfg.html is not None)
+    outputs = on.outputs(every, with_source=cfg.html is not None)
     for output, lines in outputs.translations.items():
         warn(
             output_suspicions(
@@ -65,7 +67,8 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
     if show:
         write_table(cfg, lambda style: STYLES[style](results))
     if cfg.html is not None:
-        # It takes longer to import than a table to make.
+        # They take longer to import than a table to make.
+        from torchtune_smt.cli.decoding import templates_of_others
         from torchtune_smt.evaluation.report import write_report
 
         write_report(
@@ -173,7 +176,7 @@ def compare_runs(
         try:
             if report:
                 check_own(folder / REPORT)
-            check_words(runs, splits[0])
+            compared(cfg, splits[0]).check_words(runs)
             if table:
                 print(f"\n{splits[0]} ({command} tells more)\n", flush=True)
             compare(cfg, show=table)

@@ -6,10 +6,8 @@ import importlib
 import os
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import hydra
 from hydra.errors import (
@@ -59,27 +57,6 @@ def error_line(error: BaseException) -> str:
             cure = f" {place}, though another one has it"
         text = f"there is no option {name}{cure}"
     return "error: " + escaped(" ".join(text.split("\n")))
-
-
-@contextmanager
-def option_errors(option: str, given: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Name the option in the error of an argument that is out of range, or of a wrong type.
-
-    given: the arguments: Python does not say which one was of a wrong type.
-    """
-    try:
-        yield
-    except InputError:
-        raise
-    except (ValueError, TypeError, InstantiationException) as error:
-        cause = error.__cause__ or error
-        message = f"{option}: {one_line(cause)}"
-        if target := re.match(r"Error locating target '(.*)', set env", str(error)):
-            message = f"{option}: {target[1]}: {why_missing(target[1], cause)}"
-        elif isinstance(cause, TypeError) and given:
-            values = ", ".join(f"{k}={v}" for k, v in given.items() if k != "_target_")
-            message += f"; is an option of the wrong type? ({values})"
-        raise InputError(message) from None
 
 
 def check_written(

@@ -11,7 +11,6 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.errors import option_errors
 from torchtune_smt.cli.spending import (
     check_tuner,
     has_solver,
@@ -29,6 +28,7 @@ from torchtune_smt.cli.wire import (
     recipe,
 )
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.losses import check_loss
 from torchtune_smt.runs.optimizers import Optimizers
 from torchtune_smt.runs.parts import Parts
@@ -52,7 +52,7 @@ def make_parts(cfg: DictConfig) -> Parts:
     dataset, templates = make_dataset(cfg), make_templates(cfg)
     metric, sampler = make(cfg, "metric", "bind"), make(cfg, "sampler", "sample")
     loss = make(cfg, "loss", "__call__", "reduction")
-    with option_errors("loss"):
+    with named_errors("loss"):
         check_loss(loss)
     # OSCAR's d may be a word, and is counted later.
     dimension = cfg.regularizer.get("dimension")
@@ -61,7 +61,7 @@ def make_parts(cfg: DictConfig) -> Parts:
     regularizer = make(cfg, "regularizer", "prox", without=later, **changed)
     chosen = recipe(cfg, "optimizer", without=["regularize_dense"])
     dense = bool(cfg.optimizer.get("regularize_dense", False))
-    with option_errors("optimizer", arguments(cfg, "optimizer")):
+    with named_errors("optimizer", arguments(cfg, "optimizer")):
         optimizer = Optimizers(chosen, regularizer, regularizes_dense=dense)
     decoder_class(cfg)
     decoding = recipe(cfg, "decoder", "decode")

@@ -14,11 +14,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import override_key
-from torchtune_smt.cli.errors import check_written, option_errors
+from torchtune_smt.cli.errors import check_written
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.wire import make
 from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_folder, atomic_writer
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -45,7 +46,7 @@ def main(cfg: DictConfig) -> None:
     by_risk = risk_order(cfg, HydraConfig.get().overrides.task)
     path = Path(cfg.input)
     reranker = _Reranker(cfg, by_risk)
-    with option_errors("rerank"):
+    with named_errors("rerank"):
         form = cfg.format or detected(path)
         one_of(*FORM_NAMES).check("format", form)
         if cfg.n_best is not None and form in FOLDER_WRITERS:
@@ -169,7 +170,7 @@ def risk_order(
     metric = make(cfg, "metric", "bind")
 
     def order(lists: KBestLists, k: int) -> KBestLists:
-        with option_errors("mbr"):
+        with named_errors("mbr"):
             return minimum_risk(lists, metric, cfg.mbr_scale, k)
 
     return order

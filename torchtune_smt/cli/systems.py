@@ -1,14 +1,14 @@
-"""What is compared: systems, each with the outputs of one run or of several seeds."""
+"""What commands compare: systems, and the set on which they do."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import (
     override_key,
@@ -18,12 +18,19 @@ from torchtune_smt.cli.command_line import (
 )
 from torchtune_smt.cli.errors import error_line
 from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.wire import make_dataset
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.stopping import raise_if_stopped
 from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.kbest.lists import Source
 from torchtune_smt.runs.folder import METRICS, WEIGHTS
-from torchtune_smt.runs.outputs import Output, below, found_systems
+from torchtune_smt.runs.outputs import Compared, Output, below, found_systems
 from torchtune_smt.runs.records import recorded_overrides
+
+if TYPE_CHECKING:
+    from torchtune_smt.core.snapshot import FrozenWeights
+    from torchtune_smt.decoders.base import Decoder
 
 # What commands read in the folder of a run.
 _READ: Final = (
@@ -91,6 +98,43 @@ def paths_of(option: str, files: Any) -> list[str]:
                 "its name, as in systems={base:[a1,a2],new:[b1,b2]}"
             )
     return [str(path) for path in files]
+
+
+def compared(cfg: DictConfig, split: str, *, takes_references: bool = True) -> Compared:
+    """Return the set on which systems are compared; what is given of ``data`` is checked."""
+    data: Any = None
+    if "data" in cfg:
+        make_dataset(cfg)
+        data = {
+            str(name): None if OmegaConf.is_missing(cfg.data, name) else value
+            for name, value in OmegaConf.to_container(cfg.data, resolve=True).items()  # type: ignore[union-attr]
+        }
+    given = cfg.get("references") if takes_references else None
+    references = None if given is None else paths_of("references", given)
+    return Compared(split, open_run, _longest_source, data, references, takes_references)
+
+
+def open_run(
+    split: str, weights: Path, corpus: Corpus, more: Sequence[Any] = ()
+) -> tuple[Decoder, FrozenWeights, list[Source]]:
+    """Return the decoder of a run, given by its weights, these, and a set as it is to decode it.
+
+    Sentences of ``train`` alone are looked up in the bitext that the decoder's model was built
+    from, and are left out of it, as in tuning. `more` is as for
+    `torchtune_smt.cli.decoding.tuned_of`.
+    """
+    # Most comparisons need no decoder.
+    from torchtune_smt.cli.decoding import tuned_of
+
+    decoder, own, train_index = tuned_of(weights, more, corpus if split == "train" else None)
+    sources = [Source(i, words, train_index.get(i, -1)) for i, words in enumerate(corpus.source)]
+    return decoder, own, sources
+
+
+def _longest_source(weights: Path) -> int | None:
+    from torchtune_smt.cli.decoding import longest_source
+
+    return longest_source(weights)
 
 
 def run_on_systems(

@@ -14,12 +14,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import override_key, program_name, typed
-from torchtune_smt.cli.errors import check_written, option_errors
+from torchtune_smt.cli.errors import check_written
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.systems import paths_of
 from torchtune_smt.cli.wire import make
 from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import read_lines
@@ -84,7 +85,7 @@ def main(cfg: DictConfig) -> None:
     for name, references in (("dev", "references"), ("test", "test_references")):
         if name not in paths:
             continue
-        with option_errors(name):
+        with named_errors(name):
             stored = read_lists(
                 paths[name],
                 cfg.format,
@@ -114,7 +115,7 @@ def main(cfg: DictConfig) -> None:
         start = FrozenWeights(known, values)
     own = measure_of(metric)
     family = next((some for some in HELD_OUT if own in map(measure_of, some)), HELD_OUT[1])
-    with option_errors("tune"):
+    with named_errors("tune"):
         tuned = tune_lists(
             *sets,
             metric=metric,

@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key
-from torchtune_smt.cli.errors import option_errors, why_missing
+from torchtune_smt.cli.errors import one_line, why_missing
 from torchtune_smt.core.accepts import argument_rules
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.recipe import Recipe, check_part
+from torchtune_smt.core.recipe import Recipe, check_part, named_errors
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
 from torchtune_smt.parallel.engine import usable_cores
@@ -27,7 +29,7 @@ def make(
     cfg: DictConfig, group: str, *methods: str, without: Collection[str] = (), **changed: Any
 ) -> Any:
     """Return the object that a group of the configuration describes; see `recipe`."""
-    return _made(cfg, group, methods, without, changed, {})
+    return _made(group, arguments(cfg, group) | changed, methods, without)()
 
 
 def recipe(cfg: DictConfig, group: str, *methods: str, without: Collection[str] = ()) -> Recipe:
@@ -39,43 +41,44 @@ def recipe(cfg: DictConfig, group: str, *methods: str, without: Collection[str] 
     Raises InputError: there is no such class; or, when it makes the object, an argument is out of
         range or of a wrong type.
     """
-
-    def made(*first: Any, **more: Any) -> Any:
-        return _made(cfg, group, methods, without, {}, more, first)
-
+    made = _made(group, arguments(cfg, group), methods, without)
     return Recipe(class_of(cfg, group), made, OmegaConf.select(cfg, group))
-
-
-def _made(
-    cfg: DictConfig,
-    group: str,
-    methods: Sequence[str],
-    without: Collection[str],
-    changed: Mapping[str, Any],
-    more: Mapping[str, Any],
-    first: Sequence[Any] = (),
-) -> Any:
-    given = arguments(cfg, group) | dict(changed)
-    with option_errors(group, given):
-        given = {name: value for name, value in given.items() if name not in without}
-        partial = instantiate(given, _partial_=True, _convert_="object")
-        check_scalars(group, partial)
-        part = partial(*first, **more)
-    check_part(group, part, *methods)
-    return part
 
 
 def make_list(cfg: DictConfig, option: str, *methods: str) -> list[Any]:
     """Return the objects that a list of the configuration describes."""
-    parts = []
-    for place, entry in enumerate(OmegaConf.select(cfg, option)):
-        with option_errors(option, entry if OmegaConf.is_dict(entry) else None):
-            partial = instantiate(entry, _partial_=True)
-            check_scalars(f"{option}[{place}]", partial)
-            part = partial()
+    entries = enumerate(OmegaConf.select(cfg, option))
+    return [_made(option, entry, methods, place=f"[{place}]")() for place, entry in entries]
+
+
+def _made(
+    option: str,
+    given: Mapping[str, Any],
+    methods: Sequence[str],
+    without: Collection[str] = (),
+    place: str = "",
+) -> Callable[..., Any]:
+    """Return what makes an object, given the other arguments."""
+
+    def made(*first: Any, **more: Any) -> Any:
+        with named_errors(option, given):
+            try:
+                own = {name: value for name, value in given.items() if name not in without}
+                partial = instantiate(own, _partial_=True, _convert_="object")
+            except InstantiationException as error:
+                cause = error.__cause__ or error
+                if target := re.match(r"Error locating target '(.*)', set env", str(error)):
+                    message = f"{option}: {target[1]}: {why_missing(target[1], cause)}"
+                    raise InputError(message) from None
+                if isinstance(cause, ValueError | TypeError):
+                    raise cause from None
+                raise InputError(f"{option}: {one_line(cause)}") from None
+            check_scalars(f"{option}{place}", partial)
+            part = partial(*first, **more)
         check_part(option, part, *methods)
-        parts.append(part)
-    return parts
+        return part
+
+    return made
 
 
 def make_templates(cfg: DictConfig) -> list[Any]:
@@ -102,7 +105,7 @@ def make_dataset(cfg: DictConfig, *needed: str) -> Dataset:
         str(name): None if OmegaConf.is_missing(cfg.data, name) else cfg.data[name]
         for name in cfg.data
     }
-    with option_errors("data", given):
+    with named_errors("data", given):
         return Dataset(**given)
 
 

@@ -79,14 +79,21 @@ def check_part(option: str, part: object, *methods: str) -> None:
 
 
 @contextmanager
-def named_errors(option: str) -> Iterator[None]:
-    """Name the option in the error of an argument that is out of range, or of a wrong type."""
+def named_errors(option: str, given: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Name the option in the error of an argument that is out of range, or of a wrong type.
+
+    given: the arguments: Python does not say which one was of a wrong type.
+    """
     try:
         yield
     except InputError:
         raise
     except (ValueError, TypeError) as error:
-        raise InputError(f"{option}: {' '.join(str(error).split(chr(10)))}") from None
+        message = f"{option}: {' '.join(str(error).split(chr(10)))}"
+        if isinstance(error, TypeError) and given:
+            values = ", ".join(f"{k}={v}" for k, v in given.items() if k != "_target_")
+            message += f"; is an option of the wrong type? ({values})"
+        raise InputError(message) from None
 
 
 def leaves(option: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What is compared: systems, each with the outputs of one run or of several seeds."""
+"""What is compared: systems, each with the outputs of one run or of several seeds, on one set."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from torchtune_smt.core.errors import InputError, cure_of, escaped, warn
+from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.text import BLANKS, split_fields, split_words, whole_number
 from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
+from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.lists import Source
 from torchtune_smt.runs.folder import LONGER, RECORDS, WEIGHTS
+from torchtune_smt.runs.records import lacks_words, recorded_data
+
+if TYPE_CHECKING:
+    from torchtune_smt.core.snapshot import FrozenWeights
+    from torchtune_smt.decoders.base import Decoder
 
 WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report")
 """Options that change nothing in what comes out of a run."""
@@ -53,6 +63,15 @@ class Output:
         if self.kind == "run":
             return self.path / WEIGHTS
         return self.path if self.kind == "weights" else None
+
+    @property
+    def data(self) -> dict[str, Any] | None:
+        """The options of the group ``data`` that the run recorded, if there is one that did."""
+        return None if self.folder is None else recorded_data(self.folder)
+
+    def translations(self, split: str) -> Path:
+        """Return the file of its translations of a set, which need not be there."""
+        return self.path / f"{split}.translations.txt" if self.kind == "run" else self.path
 
     @property
     def is_recorded(self) -> bool:
@@ -305,3 +324,209 @@ def columns_of(
                     path=path,
                 ) from None
     return [[row[i] for row in rows] for i in range(len(given) + len(files))]
+
+
+# What of a run's data the text of a set depends on, apart from the set's own files.
+_TEXT: Final = "source_language target_language folders normalize tokenize lowercase empty".split()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The set on which systems are compared.
+
+    open_run: returns the decoder of a run, given by its weights, and these, with which to decode
+        the set as the last argument has it.
+    longest_source: returns how many words a source may have that such a run decodes; None: any.
+    data: the options of the group ``data``, where they are given.
+    references: files, where they are given; `takes_references` says whether they can be.
+    """
+
+    split: str
+    open_run: Callable[[str, Path, Corpus], tuple[Decoder, FrozenWeights, list[Source]]]
+    longest_source: Callable[[Path], int | None]
+    data: dict[str, Any] | None = None
+    references: Sequence[str] | None = None
+    takes_references: bool = True
+
+    def find_data(self, outputs: Sequence[Output]) -> dict[str, Any] | None:
+        """Return the data that are given, or else those of the runs; None: there are none."""
+        if self.data is not None:
+            return self.data
+        found: dict[str, Any] | None = None
+        first: Path | None = None
+        for output in outputs:
+            data = output.data
+            if data is None:
+                continue
+            other = found is not None and self._of_set(data) != self._of_set(found)
+            tokens = _has_other_tokens(output, data)
+            if (tokens or other) and self.references is not None:
+                return None
+            instead = "or give" if tokens else "or"
+            cure = f", {instead} references=[FILE,...]" if self.takes_references else ""
+            if tokens:
+                raise InputError(
+                    "was made of text that was lowercased before it was tokenised, which splits it "
+                    f"in other places than the order of now; tune anew{cure}"
+                    + (" that are split so, too" if cure else ""),
+                    path=output.folder,
+                )
+            if other:
+                raise InputError(
+                    f"was tuned with other data than {first}, or text that is prepared in another "
+                    f"way; say what is to be compared: data=NAME{cure}",
+                    path=output.folder,
+                )
+            if found is None:
+                found, first = data, output.folder
+        return found
+
+    def _of_set(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: data.get(name) for name in (*_TEXT, self.split)}
+
+    def read(
+        self, data: Mapping[str, Any], runs: Iterable[Path | None], chosen: int | None = None
+    ) -> Corpus:
+        """Read the set, which is to be decoded by runs, given by their weights.
+
+        chosen: the one sentence that is decoded; None: all are.
+
+        Raises InputError: there is no such set or sentence; or one has more words than a run
+            decodes, which is found before any of them does.
+        """
+        with named_errors("data", data):
+            dataset = Dataset(**data)
+        corpus, split = dataset.read(self.split), self.split
+        if corpus is None:
+            raise InputError(
+                f"there is no set {split} in the data (data.{split} is null); choose another one, "
+                "as with split=dev"
+            )
+        if chosen is not None and chosen >= len(corpus):
+            raise InputError(
+                f"sentence={chosen + 1}: {split} has {len(corpus):,} sentences; give one of 1 to "
+                f"{len(corpus)}"
+            )
+        for weights in filter(None, runs):
+            most = self.longest_source(weights)
+            for i in range(len(corpus)) if chosen is None else [chosen]:
+                words = len(corpus.source[i])
+                if most is not None and words > most:
+                    raise InputError(
+                        f"has {words} words, and at most {most} are decoded with {weights}; split "
+                        f"the sentence, or tune with decoder.max_words={words} or more",
+                        path=dataset.source_file(split),
+                        line=corpus.lines[i],
+                    )
+        return corpus
+
+    def outputs(self, every: Sequence[Output], *, with_source: bool) -> Outputs:
+        """Return the translations of all outputs; weights translate the set of the data first.
+
+        References are those of the files that are given, of the data that are given, or else of
+        the data that the runs have in common.
+
+        with_source: whether the corpus is wanted even where at most its references are needed.
+
+        Raises InputError: there are no references; files do not have a line for each sentence; or
+            there are weights, and nobody says what they are to translate.
+        """
+        split = self.split
+        self.check_words(output.path for output in every if output.kind == "run")
+        data = self.find_data(every)
+        untranslated = [output for output in every if self._is_untranslated(output, data)]
+        corpus: Corpus | None = None
+        if data is not None and (self.references is None or untranslated or with_source):
+            corpus = self.read(data, [output.weights for output in untranslated])
+        lists: dict[Output, list[list[str]]] = {}
+        made: dict[Output, list[str]] = {}
+        files: dict[Output, Path] = {}
+        for output in every:
+            if output.kind == "lists":
+                stored = read_lists(output.path, dense=[]).lists
+                lists[output] = [[kbest.text(h) for h in range(len(kbest))] for kbest in stored]
+                made[output] = [entries[0] for entries in lists[output]]
+            elif output not in untranslated:
+                files[output] = output.translations(split)
+            elif corpus is not None:
+                # Most comparisons translate nothing.
+                from torchtune_smt.tuners.sentences import translate
+
+                assert output.weights is not None
+                made[output] = translate(*self.open_run(split, output.weights, corpus))
+            elif self.references is not None:
+                raise InputError(
+                    f"{split} is still to be translated with these weights, and nobody says "
+                    "what it is; give data=NAME",
+                    path=output.path,
+                )
+        rows: list[list[str]]
+        skipped = None
+        if self.references is not None:
+            # Of files that are given: those of all lines.
+            count = len(self.references)
+            columns = columns_of([], [*self.references, *map(str, files.values())], count)
+            rows = [list(row) for row in zip(*columns[:count], strict=True)]
+            for path, lines in zip(self.references, columns, strict=False):
+                check_text(path, lines)
+            columns = columns[count:]
+        elif corpus is not None:
+            skipped = corpus
+            rows = [[" ".join(words) for words in row] for row in corpus.references]
+            first = [row[0] for row in rows]
+            columns = columns_of([first], [*map(str, files.values())], 0, corpus)[1:]
+        else:
+            raise InputError(
+                "there is nothing to compare with: give references=[FILE,...], or data=NAME, whose "
+                f"references of {split} are taken"
+            )
+        read = dict(zip(files, columns, strict=True))
+        for output, lines in read.items():
+            if output.kind == "translations" and lines and is_list_line(lines[0]):
+                raise InputError(
+                    "holds n-best lists, which are read from plain files alone; copy what comes "
+                    "from it to one",
+                    path=output.path,
+                )
+            if output.kind == "translations":
+                check_text(output.path, lines)
+        for output, lines in made.items():
+            if len(lines) != len(rows):
+                raise InputError(
+                    f"has translations of {len(lines)} sentences, and there are references of "
+                    f"{len(rows)}{of_skipped(skipped, len(lines))}",
+                    path=output.path,
+                )
+        if corpus is not None and len(corpus.source) != len(rows):
+            # The references that were given are of something else.
+            corpus = None
+        return Outputs({o: (read | made)[o] for o in every}, rows, corpus, lists)
+
+    def check_words(self, runs: Iterable[Path]) -> None:
+        """Raise InputError if a run has no translations of the set, as its lists have no words."""
+        for folder in runs:
+            if lacks_words(folder, self.split):
+                raise InputError(
+                    f"has no translations of {self.split}: features.dat has no words; BLEU by "
+                    f"scores.dat is bleu/{self.split}_tuned in metrics.jsonl, and analyse progress "
+                    "compares such runs",
+                    path=folder,
+                )
+
+    def _is_untranslated(self, output: Output, data: Mapping[str, Any] | None) -> bool:
+        """Return whether the output's weights must translate the set: no run has done it."""
+        if output.folder is None:
+            return False
+        own = output.data
+        other = (
+            data is not None
+            and own is not None
+            and (self._of_set(own) != self._of_set(data) or _has_other_tokens(output, data))
+        )
+        return output.kind == "weights" or other or not output.translations(self.split).is_file()
+
+
+def _has_other_tokens(output: Output, data: Mapping[str, Any]) -> bool:
+    """Return whether a run made other tokens of the text than these data make now."""
+    origin = None if output.weights is None else read_origin(output.weights)
+    return origin is not None and origin.lowercased_first and bool(data.get("lowercase"))
