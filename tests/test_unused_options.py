@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import reason_against, refuse_given
 from torchtune_smt.cli.parts import make_parts
-from torchtune_smt.cli.unused import unused_options
+from torchtune_smt.cli.spending import unused_options
 from torchtune_smt.core.errors import InputError
 
 # Groups whose choices say what is tuned, and how; the other groups are walked one by one.

@@ -32,9 +32,6 @@ from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.recipe import leaves
 from torchtune_smt.core.resources import config_folder
 
-OFFERED: Final = {"model": ("model", "lm"), "templates": ("features",), "threads": ("threads",)}
-"""What a decoder may be given by the name of an argument, and the options that say what it is."""
-
 # What a shell does not take as it is between double quotes.
 _SPECIAL: Final = frozenset('"$`\\!')
 

@@ -136,9 +136,9 @@ _OBJECTS: Final = (
 _LIGHT: Final = ("model", "decoder", "metric", "sampler")
 
 
-def chosen_name(cfg: DictConfig, group: str, choice: str) -> str:
+def chosen_name(cfg: DictConfig, choices: Mapping[str, str], group: str) -> str:
     """Return how a message names what is taken of a group: by its class, if that is of others."""
-    one = cfg[group]
+    one, choice = cfg[group], choices[group]
     return f"{group}={choice}" if is_ours(one) else f"{group}._target_={one.get('_target_')}"
 
 

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.spending import (
     check_tuner,
-    has_solver,
     learner_class,
     taken_by_others,
     tuner_takes,
@@ -68,7 +67,6 @@ def make_parts(cfg: DictConfig) -> Parts:
     model = None
     if "model" in decoding.names:
         model = make(cfg, "model", "open", "from_bitext", "phrases")
-    solver = has_solver(cfg)
     parts = Parts(
         dataset=dataset,
         decoding=decoding,
@@ -81,7 +79,7 @@ def make_parts(cfg: DictConfig) -> Parts:
         regularizer=regularizer,
         optimizer=optimizer,
         tuning=recipe(cfg, "tuner", "round", without=taken_by_others(cfg)),
-        solving=recipe(cfg, "tuner.solver", "solve") if solver else None,
+        solving=recipe(cfg, "tuner.solver", "solve") if takes & {"solver", "dev"} else None,
         strategy=lambda: make(cfg, "parallel", "tuner", "shards_data"),
         engine=lambda: make(cfg, "engine", "serve", "map", "close"),
         dimension=dimension,

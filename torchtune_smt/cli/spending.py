@@ -2,28 +2,41 @@
 
 What a constructor asks for and somebody else makes (`INJECTED`) is no option. The group ``tuner``
 has several owners: the tuner's class, the loop of its rounds, the lists that it collects, its
-solver, how it learns groups. What the user gave and nobody took is refused.
+solver, how it learns groups. What the user gave is refused where nobody took it, or where it has no
+effect with what else was chosen.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.command_line import added_options, nearest, options_of_command
-from torchtune_smt.cli.options import check_values
-from torchtune_smt.cli.wire import class_of
-from torchtune_smt.core.accepts import rules_of
+from torchtune_smt.cli.command_line import (
+    Given,
+    added_options,
+    nearest,
+    options_of_command,
+    override_key,
+    places_in_own_files,
+    refuse_given,
+)
+from torchtune_smt.cli.options import check_values, chosen_name
+from torchtune_smt.cli.wire import class_of, not_taken_by_decoder
+from torchtune_smt.core.accepts import behaves_as, rules_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import argument_names, takes_anything
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.losses import is_listwise
 from torchtune_smt.minimizer import Accuracy, SmoothedHinge
-from torchtune_smt.runs.parts import groups_of, takes_measure
+from torchtune_smt.regularizers import NoRegularizer
+from torchtune_smt.runs.parts import Parts
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.base import GroupLearner
@@ -32,30 +45,35 @@ from torchtune_smt.tuners.grouping.learners import LEARNERS
 from torchtune_smt.tuners.grouping.minimum import MINIMIZER_LOSSES, BatchLearning
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 
-PART_GROUPS: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")
-
 INJECTED: Final = {
-    "model": frozenset[str](),
-    "decoder": frozenset({"model", "templates", "threads", "tune_on"}),
-    "metric": frozenset[str](),
-    "sampler": frozenset[str](),
-    "loss": frozenset[str](),
-    "regularizer": frozenset[str](),
-    "optimizer": frozenset({"params", "defaults", "regularizer", "unregularized", "maximize"}),
-    "tuner": frozenset(
-        "decoder weights sentences metric sampler loss optimizer average seed collector solver "
-        "dimension learning train dev".split()
-    ),
-    "tuner.solver": frozenset({"sampler", "loss", "optimizer", "device", "average"}),
-    "parallel": frozenset[str](),
-    "engine": frozenset[str](),
+    group: {"self", *names.split()}
+    for group, names in {
+        **dict.fromkeys(("model", "metric", "sampler", "loss", "regularizer"), ""),
+        "decoder": "model templates threads tune_on",
+        "optimizer": "params defaults regularizer unregularized maximize",
+        "tuner": "decoder weights sentences metric sampler loss optimizer average seed collector "
+        "solver dimension learning train dev",
+        "tuner.solver": "sampler loss optimizer device average",
+        **dict.fromkeys(("parallel", "engine"), ""),
+    }.items()
 }
 """Groups that describe an object of a class, and the arguments that it gets from elsewhere."""
 
 # What a class must have to be one of these at all: who makes the object says so.
 _METHODS: Final = {"decoder": "decode", "tuner": "round", "tuner.solver": "solve"}
-# What `train` itself reads of the tuner's group: on what is tuned, and what is kept of it.
-_OF_TRAIN: Final = frozenset(("tune_on", "sentences", "checkpoint_minutes", "keep_lists"))
+# Of the tuner's group: on what is tuned, what is kept of it, and when rounds end.
+_OF_RUNS: Final = "tune_on sentences checkpoint_minutes keep_lists patience result".split()
+_OF_OTHERS: Final[dict[str, Callable[[], set[str]]]] = {
+    "init": lambda: {"file", "values"},
+    "features": lambda: {"templates"},
+    "experiment": set,
+    "data": lambda: {field.name for field in fields(Dataset)} - {"compounds"},
+    "tuner.dev": lambda: (
+        {"iterations", "patience", *argument_names(BatchTuner)} - INJECTED["tuner"]
+    ),
+    "tuner.minimizer": lambda: {"loss", "mu", "path", *(field.name for field in fields(Accuracy))},
+    "tuner.clusters": lambda: argument_names(ClusteredWeights) - {"self", "regularizer", "passes"},
+}
 
 
 def tuner_takes(cfg: DictConfig) -> set[str]:
@@ -69,70 +87,11 @@ def tuner_takes(cfg: DictConfig) -> set[str]:
     return argument_names(kind)
 
 
-def has_solver(cfg: DictConfig) -> bool:
-    """Return whether the configured tuner has a solver, of its own or in its run on dev."""
-    return not tuner_takes(cfg).isdisjoint(("solver", "dev"))
-
-
-def tunes_while_decoding(cfg: DictConfig) -> bool:
-    """Return whether the configured tuner decodes itself, and no lists are collected for it."""
-    return "decoder" in tuner_takes(cfg)
-
-
 def learner_class(cfg: DictConfig) -> type[GroupLearner] | None:
     """Return the class that learns groups for the configured tuner; None: it learns none."""
     if "learning" not in tuner_takes(cfg):
         return None
     return LEARNERS.get(cfg.tuner.get("learning"))
-
-
-def groups_taken(cfg: DictConfig) -> set[str]:
-    """Return which of the groups `PART_GROUPS` the configured tuner takes.
-
-    Raises InputError: there is no such class of tuners or solvers.
-    """
-    names = tuner_takes(cfg)
-    if has_solver(cfg):
-        solver = class_of(cfg, "tuner.solver")
-        names |= argument_names(solver)
-        of_bleu = getattr(class_of(cfg, "metric"), "from_statistics", False)
-        if takes_measure(solver) and not of_bleu:
-            names.add("metric")
-    return groups_of(names)
-
-
-def options_taken(cfg: DictConfig, holder: str, *, at_all: bool = False) -> set[str] | None:
-    """Return the options of a part of the configuration that somebody takes; None: any.
-
-    holder: a group, or a part of it that has options of its own (``tuner.solver``).
-    at_all: whether those count, too, that are taken with other values of others.
-    """
-    if holder not in INJECTED:
-        return _OF_OTHERS[holder]() if holder in _OF_OTHERS else None
-    part = OmegaConf.select(cfg, holder)
-    if not OmegaConf.is_dict(part) or "_target_" not in part:
-        # Who makes the object says so.
-        return None
-    try:
-        kind = class_of(cfg, holder)
-    except InputError:
-        return None
-    if takes_anything(kind):
-        # It says itself which it does not want.
-        return None
-    if not hasattr(kind, _METHODS.get(holder, "__class__")):
-        return None
-    names = argument_names(kind)
-    own = names - INJECTED[holder] - {"self"}
-    if holder == "optimizer":
-        own.add("regularize_dense")
-    if holder == "tuner":
-        own |= taken_by_others(cfg, at_all=at_all)
-    if holder == "regularizer":
-        learner = None if at_all else learner_class(cfg)
-        late = set(getattr(kind, "later", ()))
-        own |= late if at_all else late & (argument_names(learner) if learner else set())
-    return own
 
 
 def check_tuner(cfg: DictConfig) -> None:
@@ -155,11 +114,41 @@ def check_tuner(cfg: DictConfig) -> None:
     check_values(cfg, rules)
 
 
+def options_taken(cfg: DictConfig, holder: str, *, at_all: bool = False) -> set[str] | None:
+    """Return the options of a part of the configuration that somebody takes; None: any.
+
+    holder: a group, or a part of it that has options of its own (``tuner.solver``).
+    at_all: whether those count, too, that are taken with other values of others.
+    """
+    if holder not in INJECTED:
+        return _OF_OTHERS[holder]() if holder in _OF_OTHERS else None
+    part = OmegaConf.select(cfg, holder)
+    # Otherwise who makes the object says what is wrong with it.
+    if not OmegaConf.is_dict(part) or "_target_" not in part:
+        return None
+    try:
+        kind = class_of(cfg, holder)
+    except InputError:
+        return None
+    if takes_anything(kind) or not hasattr(kind, _METHODS.get(holder, "__class__")):
+        return None
+    own = argument_names(kind) - INJECTED[holder]
+    if holder == "optimizer":
+        own.add("regularize_dense")
+    if holder == "tuner":
+        own |= taken_by_others(cfg, at_all=at_all)
+    if holder == "regularizer":
+        learner = None if at_all else learner_class(cfg)
+        late = set(getattr(kind, "later", ()))
+        own |= late if at_all else late & (argument_names(learner) if learner else set())
+    return own
+
+
 def taken_by_others(cfg: DictConfig, *, at_all: bool = True) -> set[str]:
     """Return the options of the group ``tuner`` that others than the tuner's class take."""
     kind = class_of(cfg, "tuner")
     names = argument_names(kind)
-    found = {*_OF_TRAIN, *_OF_ROUNDS, f"{getattr(kind, 'unit', 'round')}s"}
+    found = {*_OF_RUNS, f"{getattr(kind, 'unit', 'round')}s"}
     if names & {"collector", "train"}:
         found.add("unique")
     if names & {"solver", "dev"}:
@@ -169,77 +158,13 @@ def taken_by_others(cfg: DictConfig, *, at_all: bool = True) -> set[str]:
     if "learning" in names:
         found |= {"learning", "dev"}
         chosen = cfg.tuner.get("learning")
-        for name, learner in LEARNERS.items():
-            if at_all or name == chosen:
-                arguments = argument_names(learner)
-                found |= arguments & {"passes", "shards"}
-                found |= {"minimizer"} if "accuracy" in arguments else set()
-                found |= {"clusters"} if "count" in arguments else set()
-                found |= {"scaling", "merge_identical"} if learner.prepares else set()
+        for learner in (one for name, one in LEARNERS.items() if at_all or name == chosen):
+            arguments = argument_names(learner)
+            found |= arguments & {"passes", "shards"}
+            found |= {"minimizer"} if "accuracy" in arguments else set()
+            found |= {"clusters"} if "count" in arguments else set()
+            found |= {"scaling", "merge_identical"} if learner.prepares else set()
     return found
-
-
-_OF_ROUNDS: Final = ("patience", "result")
-
-
-def _of_minimizer() -> set[str]:
-    return {"loss", "mu", "path", *(field.name for field in fields(Accuracy))}
-
-
-def _of_clusters() -> set[str]:
-    return argument_names(ClusteredWeights) - {"self", "regularizer", "passes"}
-
-
-def _of_dev() -> set[str]:
-    return {"iterations", "patience", *(argument_names(BatchTuner) - INJECTED["tuner"] - {"self"})}
-
-
-_OF_OTHERS: Final[dict[str, Any]] = {
-    "init": lambda: {"file", "values"},
-    "features": lambda: {"templates"},
-    "experiment": set,
-    "data": lambda: {field.name for field in fields(Dataset)} - {"compounds"},
-    "tuner.dev": _of_dev,
-    "tuner.minimizer": _of_minimizer,
-    "tuner.clusters": _of_clusters,
-}
-
-
-def cancelled_by_learning(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the tuner and the regulariser that nobody takes as things are.
-
-    Returns dict of str to str: why, by the names of groups and options.
-    """
-    chosen, learner = f"tuner={choices['tuner']}", learner_class(cfg)
-    if learner is not None:
-        chosen += f" tuner.learning={cfg.tuner.learning}"
-    unused = {} if learner is None else {n: f"{chosen} {r}" for n, r in learner.takes_not.items()}
-    if learner is BatchLearning and cfg.tuner.minimizer.loss != "smoothed_hinge":
-        reason = f"tuner.minimizer.loss={cfg.tuner.minimizer.loss} is smooth as it is"
-        unused["tuner.minimizer.mu"] = reason
-    if learner is BatchLearning:
-        unused |= _second_strengths(cfg.regularizer)
-    for holder in ("tuner", "regularizer"):
-        names = options_taken(cfg, holder)
-        if names is not None:
-            idle = {str(name) for name in cfg[holder]} - names - {"_target_"}
-            unused |= {f"{holder}.{name}": f"{chosen} makes no use of it" for name in idle}
-    return unused
-
-
-def _second_strengths(regularizer: Any) -> dict[str, str]:
-    """Return the options of OSCAR that another one overrules where groups are those of the minimum.
-
-    A lambda of 0 is no strength: it says which norm it is.
-    """
-    noise, fraction = regularizer.get("noise"), regularizer.get("fraction")
-    if fraction is not None:
-        said = f"regularizer.fraction={fraction} says how strong OSCAR is"
-        return {"regularizer.noise": said}
-    if noise is None:
-        return {}
-    said = f"regularizer.noise={noise} says how strong OSCAR is (null: lambda1 and lambda2 do)"
-    return {f"regularizer.{n}": said for n in ("lambda1", "lambda2") if regularizer.get(n)}
 
 
 def refuse_untaken(command: str, cfg: DictConfig) -> None:
@@ -268,14 +193,163 @@ def _why_untaken(command: str, cfg: DictConfig, option: str) -> str | None:
         if names is None or (holder in INJECTED and name.startswith("_")):
             return None
         if name not in names:
-            return f"{_maker(cfg, holder)} has no option {name}"
+            target = OmegaConf.select(cfg, f"{holder}._target_") if holder in INJECTED else None
+            own = "" if target is None else f" ({str(target).rpartition('.')[2]})"
+            return f"{holder}{own} has no option {name}"
         if holder in INJECTED and f"{holder}.{name}" not in (*INJECTED, *_OF_OTHERS):
             # Whatever is in it is an argument's.
             return None
     return None
 
 
-def _maker(cfg: DictConfig, holder: str) -> str:
-    """Return what a part of the configuration is called in a message."""
-    target = OmegaConf.select(cfg, f"{holder}._target_") if holder in INJECTED else None
-    return holder if target is None else f"{holder} ({str(target).rpartition('.')[2]})"
+def refuse_unused(unused: Mapping[str, str], overrides: Sequence[str]) -> None:
+    """Raise InputError if the command line sets an option that has no effect.
+
+    What the files of ``conf/`` set, those of ``experiment=`` among them, may have none.
+
+    unused: see `unused_options`.
+    overrides: what the user gave.
+    """
+    refuse_given(unused, overrides)
+    # Where the user has said nothing of noise, lambdas in a file are not meant as a ratio alone.
+    given = set(map(override_key, HydraConfig.get().overrides.task))
+    strengths = ("regularizer.noise", "regularizer.fraction")
+    if not given.intersection(strengths) and not any(map(places_in_own_files, strengths)):
+        for option in ("regularizer.lambda1", "regularizer.lambda2"):
+            for path, line in places_in_own_files(option) if option in unused else ():
+                raise Given(option, option, path=path, line=line).refused(
+                    unused[option], "; add noise: null, and they are taken as they are"
+                )
+
+
+Named = Callable[[str], str]
+"""Returns how a message names what is chosen of a group: ``loss=hinge``."""
+
+
+def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
+    """Return the groups and options of ``train`` that have no effect, each with the reason.
+
+    cfg: the composed configuration; values may be missing.
+    choices: what is chosen of each group.
+    """
+    named = partial(chosen_name, cfg, choices)
+    return {
+        **not_taken_by_decoder(cfg, choices),
+        **_of_model(cfg, parts),
+        **_of_data(cfg, parts, named),
+        **_of_parts(parts, named),
+        **_of_parallel(cfg, named),
+        **_of_learning(cfg, choices["tuner"]),
+    }
+
+
+def _of_model(cfg: DictConfig, parts: Parts) -> dict[str, str]:
+    """Return what model and start weights do not use."""
+    unused: dict[str, str] = {}
+    if parts.model is not None and cfg.tuner.tune_on != "train":
+        unused["lm"] = "lm is about decoding the bitext (tuner.tune_on=train)"
+        unused["model.leave_out"] = "no sentence of the bitext is decoded (tuner.tune_on=train)"
+    if parts.model is not None:
+        unused |= {f"model.{name}": reason for name, reason in parts.model.unused().items()}
+    if cfg.init.get("file") is not None:
+        unused["init.values"] = "init.file has the weights"
+    return unused
+
+
+def _of_data(cfg: DictConfig, parts: Parts, named: Named) -> dict[str, str]:
+    """Return which sets of the data, and which ways to prepare them, are not used."""
+    on_train, drops_copies = cfg.tuner.tune_on == "train", not parts.online
+    unused = dict(parts.decoder.unused(cfg.decoder, cfg.tuner.tune_on, drops_copies=drops_copies))
+    if parts.model is not None and not parts.model.from_bitext:
+        unused["data.train"] = f"{named('model')} is not built from a bitext"
+    elif parts.model is None and not on_train:
+        unused.setdefault("data.train", f"{named('decoder')} takes no model to build from a bitext")
+    takes_pairs = "data.train" not in unused and not parts.decoder.stored
+    if parts.decoder.stored:
+        unused["data.split_compounds"] = "stored lists are of a source that is as it is"
+    elif cfg.data.get("split_compounds") is not None:
+        # The counts of words are taken from there.
+        unused.pop("data.train", None)
+    read = [name for name in ("train", "dev", "test") if f"data.{name}" not in unused]
+    if not read:
+        options = ("lowercase", "normalize", "tokenize", "empty")
+        unused |= dict.fromkeys((f"data.{option}" for option in options), "no data are read")
+    # What is missing may be given as a name.
+    if not any(
+        OmegaConf.is_missing(cfg.data, name) or isinstance(cfg.data.get(name), str) for name in read
+    ):
+        unused["data.folders"] = "all data that are read are named by their files"
+    if not takes_pairs:
+        reason = "pairs are left out where a model is built from them"
+        unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
+    return unused
+
+
+def _of_parts(parts: Parts, named: Named) -> dict[str, str]:
+    """Return the groups that the tuner does not take, and options that others cancel."""
+    groups = {"metric", "sampler", "loss", "regularizer", "optimizer"} - parts.used
+    unused = {group: f"{named('tuner')} takes no {group}" for group in groups}
+    if "loss" in parts.used:
+        # A tuner with a sampler and no loss has another use for it.
+        takes = parts.tuning.names
+        if is_listwise(parts.loss) and ("loss" in takes or "sampler" not in takes):
+            unused["sampler"] = f"{named('loss')} takes no sampler"
+        if parts.loss.reduction == "each":
+            unused["tuner.solver.batch_size"] = (
+                f"{named('loss')} takes a step after each pair or list (loss.reduction=sum does "
+                "not)"
+            )
+    what_optimizers_do = ("optimizer.regularize_dense", "optimizer.regularize_each")
+    pulls_at_none = behaves_as(parts.regularizer, NoRegularizer, "value", "prox")
+    if not parts.optimizer.regularizes:
+        reason = f"{parts.optimizer.name} takes no regularizer"
+        unused |= dict.fromkeys(what_optimizers_do, reason)
+        if not pulls_at_none:
+            unused.setdefault("regularizer", reason)
+    elif pulls_at_none:
+        unused |= dict.fromkeys(what_optimizers_do, "regularizer=none pulls at no weight")
+    return unused
+
+
+def _of_parallel(cfg: DictConfig, named: Named) -> dict[str, str]:
+    """Return what the parallel strategy does not use."""
+    kind = class_of(cfg, "parallel")
+    if getattr(kind, "decodes_lists", False):
+        return {}
+    if getattr(kind, "shards_data", False):
+        return {"tuner.checkpoint_minutes": f"{named('parallel')} saves the run after each shard"}
+    return {"engine": f"{named('parallel')} has no shards for an engine to compute"}
+
+
+def _of_learning(cfg: DictConfig, choice: str) -> dict[str, str]:
+    """Return the options of the tuner and the regulariser that nobody takes as things are."""
+    chosen, learner = f"tuner={choice}", learner_class(cfg)
+    if learner is not None:
+        chosen += f" tuner.learning={cfg.tuner.learning}"
+    unused = {} if learner is None else {n: f"{chosen} {r}" for n, r in learner.takes_not.items()}
+    if learner is BatchLearning:
+        loss = cfg.tuner.minimizer.loss
+        if loss != "smoothed_hinge":
+            unused["tuner.minimizer.mu"] = f"tuner.minimizer.loss={loss} is smooth as it is"
+        unused |= _second_strengths(cfg.regularizer)
+    for holder in ("tuner", "regularizer"):
+        names = options_taken(cfg, holder)
+        if names is not None:
+            idle = {str(name) for name in cfg[holder]} - names - {"_target_"}
+            unused |= {f"{holder}.{name}": f"{chosen} makes no use of it" for name in idle}
+    return unused
+
+
+def _second_strengths(regularizer: Any) -> dict[str, str]:
+    """Return the options of OSCAR that another one overrules where groups are those of the minimum.
+
+    A lambda of 0 is no strength: it says which norm it is.
+    """
+    noise, fraction = regularizer.get("noise"), regularizer.get("fraction")
+    if fraction is not None:
+        said = f"regularizer.fraction={fraction} says how strong OSCAR is"
+        return {"regularizer.noise": said}
+    if noise is None:
+        return {}
+    said = f"regularizer.noise={noise} says how strong OSCAR is (null: lambda1 and lambda2 do)"
+    return {f"regularizer.{n}": said for n in ("lambda1", "lambda2") if regularizer.get(n)}

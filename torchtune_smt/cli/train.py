@@ -29,7 +29,7 @@ from torchtune_smt.cli.hydra_main import Sweep, hydra_main
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import PartsOf, check_grouping, make_parts
 from torchtune_smt.cli.record import Settings, record, says_where, take_up
-from torchtune_smt.cli.unused import refuse_unused, unused_options
+from torchtune_smt.cli.spending import refuse_unused, unused_options
 from torchtune_smt.cli.wire import make_list
 from torchtune_smt.core.errors import InputError, NotWrittenError, shown, warn
 from torchtune_smt.core.recipe import leaves

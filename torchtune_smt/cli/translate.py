@@ -15,16 +15,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from torchtune_smt.cli.command_line import OFFERED, refuse_given, split_arguments, value_of
+from torchtune_smt.cli.command_line import refuse_given, split_arguments, value_of
 from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
 from torchtune_smt.cli.errors import check_written, error_line
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.record import NEEDLESS, Settings, take_up
 from torchtune_smt.cli.rerank import output_of, risk_order
-from torchtune_smt.cli.wire import class_of, decoder_class
+from torchtune_smt.cli.wire import class_of, decoder_class, not_taken_by_decoder
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.recipe import argument_names
 from torchtune_smt.core.stopping import raise_if_stopped
 from torchtune_smt.core.textio import BadLine, blocks_of_lines
 from torchtune_smt.data.bitext import check_length, check_reserved
@@ -146,16 +145,11 @@ def _unused(cfg: DictConfig) -> dict[str, str]:
     if decoder.stored:
         # It does not translate at all, which is said then.
         return unused
-    names = argument_names(decoder)
-    named = chosen_name(cfg, "decoder", choices["decoder"])
-    for argument, options in OFFERED.items():
-        if argument not in names:
-            reason = decoder.takes_not.get(argument, f"takes no {argument}")
-            unused |= dict.fromkeys(options, f"{named} {reason}")
-    builds = "model" in names and getattr(class_of(cfg, "model"), "from_bitext", False)
-    if not builds:
-        what = f"model={choices['model']}" if "model" in names else named
-        reason = f"{what} is not built from a bitext"
+    unused |= not_taken_by_decoder(cfg, choices)
+    takes_model = "model" not in unused
+    if not (takes_model and getattr(class_of(cfg, "model"), "from_bitext", False)):
+        named = chosen_name(cfg, choices, "model" if takes_model else "decoder")
+        reason = f"{named} is not built from a bitext"
         unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
         if cfg.data.get("split_compounds") is None:
             unused |= dict.fromkeys(("data.train", "data.folders", "data.empty"), reason)

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
@@ -17,12 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.errors import one_line, why_missing
+from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.core.accepts import argument_rules
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.recipe import Recipe, check_part, named_errors
+from torchtune_smt.core.recipe import Recipe, argument_names, check_part, named_errors
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
-from torchtune_smt.parallel.engine import usable_cores
 
 
 def make(
@@ -145,16 +145,26 @@ def decoder_class(cfg: DictConfig) -> type[Decoder]:
     return checked_decoder(class_of(cfg, "decoder"))
 
 
+# What a decoder may be given by the name of an argument, and the options that say what it is.
+_OFFERED: Final = {"model": ("model", "lm"), "templates": ("features",), "threads": ("threads",)}
+
+
+def not_taken_by_decoder(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of which the decoder makes no use, each with the reason."""
+    kind, name = decoder_class(cfg), chosen_name(cfg, choices, "decoder")
+    return {
+        option: f"{name} {kind.takes_not.get(argument, f'takes no {argument}')}"
+        for argument, options in _OFFERED.items()
+        if argument not in argument_names(kind)
+        for option in options
+    }
+
+
 def check_scalars(group: str, made: functools.partial[Any]) -> None:
     """Raise InputError where a class is given what it does not accept, or no number or switch."""
     for name, rule in argument_rules(made.func, scalars=True).items():
         if name in made.keywords and not rule.fits(made.keywords[name]):
             raise InputError(f"{group}.{name} must be {rule.text}, not {made.keywords[name]!r}")
-
-
-def thread_count(threads: int | None) -> int:
-    """Return the number of threads: as configured, or one for each core there is to use."""
-    return usable_cores() if threads is None else threads
 
 
 def arguments(cfg: DictConfig, group: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -37,19 +37,6 @@ _GROUPS: Final = {
     "optimizer": ("optimizer", "regularizer"),
     "learning": ("optimizer", "regularizer"),
 }
-
-
-def groups_of(names: Iterable[str]) -> set[str]:
-    """Return which parts the arguments of a tuner, or of its solver, make use of."""
-    return {group for name in names for group in _GROUPS.get(name, ())}
-
-
-def takes_measure(solver: object) -> bool:
-    """Return whether a class of solvers works on the statistics of lists.
-
-    Of metrics of BLEU's family they are the same: which one it is changes nothing.
-    """
-    return bool(getattr(solver, "takes_measure", False))
 
 
 @dataclass(kw_only=True)
@@ -148,9 +135,10 @@ class Parts:
         names = set(self.tuning.names)
         if self.solving is not None:
             names |= self.solving.names
-            if takes_measure(self.solving.kind) and not is_of_bleu(self.metric):
+            # On statistics of lists, which metrics of BLEU's family have in common.
+            if getattr(self.solving.kind, "takes_measure", False) and not is_of_bleu(self.metric):
                 names.add("metric")
-        return groups_of(names)
+        return {group for name in names for group in _GROUPS.get(name, ())}
 
     def check(self) -> None:
         """Raise InputError if parts, each right by itself, make no sense together."""
