@@ -68,7 +68,7 @@ def main(cfg: DictConfig) -> None:
                     "other sentences",
                     path=path,
                 )
-    with option_errors("tune"):
+    with named_errors("tune"):
         one_of("count", "leave").check("unlisted", cfg.unlisted)
     beside = [cfg.groups, cfg.start, cfg.sizes, *cfg.columns.values(), *cfg.test_columns.values()]
     read = [*chain.from_iterable(paths.values()), *filter(lambda x: isinstance(x, str), beside)]
