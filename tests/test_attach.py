@@ -86,9 +86,14 @@ STEPS = st.lists(
 
 
 @settings(max_examples=100)
-@given(name=st.sampled_from(sorted(BUILDS)), steps=STEPS, seed=st.integers(0, 99))
-def test_a_program_gives_the_eager_methods_numbers(name, steps, seed):
-    lazy, optimizer = made(name)
+@given(
+    name=st.sampled_from(sorted(BUILDS)),
+    steps=STEPS,
+    seed=st.integers(0, 99),
+    wait=st.sampled_from([None, False]),
+)
+def test_a_program_gives_the_eager_methods_numbers(name, steps, seed, wait):
+    lazy, optimizer = made(name, wait=wait)
     optimizer.attach(lazy)
     eager, plain = made(name, lazy=False)
     rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, plain)]
@@ -128,7 +133,7 @@ def test_a_program_gives_the_eager_methods_numbers(name, steps, seed):
             else:
                 state, weights = saved(optimizer.state_dict()), saved(lazy.state_dict())
                 size = len(lazy.words.weight)
-                lazy, optimizer = made(name, seed=1)
+                lazy, optimizer = made(name, seed=1, wait=wait)
                 lazy.words.weight.data = lazy.words.weight.data.new_zeros(size, 3)
                 lazy.load_state_dict(weights)
                 optimizer.load_state_dict(state)
@@ -157,7 +162,10 @@ def test_without_it_a_step_gives_the_eager_methods_numbers_or_raises(name, seed,
             take(lazy, optimizer, 100 * seed + number, around=True)
         except RuntimeError as error:
             assert "attach" in str(error) and optimizer.puts_off(optimizer.param_groups[0])
+            with pytest.raises(RuntimeError, match="attach"):
+                optimizer.step()
             # Nothing has been done: it can go on.
+            optimizer.flush()
             take(lazy, optimizer, 100 * seed + number, around=True)
     optimizer.flush()
     same(lazy, eager)

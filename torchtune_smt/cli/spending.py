@@ -50,7 +50,7 @@ INJECTED: Final = {
     for group, names in {
         **dict.fromkeys(("model", "metric", "sampler", "loss", "regularizer"), ""),
         "decoder": "model templates threads tune_on",
-        "optimizer": "params defaults regularizer unregularized maximize",
+        "optimizer": "params defaults regularizer unregularized maximize wait",
         "tuner": "decoder weights sentences metric sampler loss optimizer average seed collector "
         "solver dimension learning train dev",
         "tuner.solver": "sampler loss optimizer device average",

@@ -14,6 +14,7 @@ from torchtune_smt.core.accepts import SWITCH, above, accepting, check_arguments
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.optim import row_kernels
+from torchtune_smt.optim.faults import SQUARES, Faults
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.optim.state import Count, Group, Kept, State, Vector, beside, rows_of
@@ -173,12 +174,13 @@ class AdaGrad(SparseOptimizer):
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
     ) -> None:
-        accumulated = with_squares(state["sum"].index_select(0, indices), gradient, indices)
+        later = self._later(parameter)
+        accumulated = with_squares(state["sum"].index_select(0, indices), gradient, indices, later)
         rate = beside(self._rate(accumulated, group["lr"]), gradient)
         weight = parameter.index_select(0, indices).addcmul_(gradient, rate, value=-1)
         state["step"] += 1
         if _each_step(group):
-            weight = regularized(weight, rate, None, indices, group)
+            weight = regularized(weight, rate, None, indices, group, later is None)
             state["last"].index_fill_(0, indices, state["step"])
         parameter.index_copy_(0, indices, weight)
         state["sum"].index_copy_(0, indices, accumulated)
@@ -197,14 +199,15 @@ class AdaGrad(SparseOptimizer):
         """Take so many proximal steps on each row."""
         weight = parameter.index_select(0, indices)
         rate = beside(self._rate(state["sum"].index_select(0, indices), settings["lr"]), weight)
-        times = beside(times, weight)
-        parameter.index_copy_(0, indices, regularized(weight, rate, times, indices, settings))
+        times, checked = beside(times, weight), self._later(parameter) is None
+        weight = regularized(weight, rate, times, indices, settings, checked)
+        parameter.index_copy_(0, indices, weight)
 
     def _rate(self, sums: Tensor, lr: Tensor | float) -> Tensor:
         """Return lr / √G, or lr / G, and 0 where G = 0."""
         rate = (sums.sqrt() if self.square_root else sums).reciprocal().mul_(lr)
         kind = torch.finfo(sums.dtype)
-        if sums.numel() and sums.device.type == "cpu" and float(sums.min()) > kind.tiny**0.5:
+        if sums.numel() and not self._later(sums) and float(sums.min()) > kind.tiny**0.5:
             return rate
         # A divisor next to 0 gives a step above what the type has.
         return rate.masked_fill_(sums == 0, 0).clamp_max_(kind.max)
@@ -283,12 +286,15 @@ class AROW(AdaGrad):
         )
 
 
-def with_squares(sums: Tensor, gradient: Tensor, indices: Tensor) -> Tensor:
+def with_squares(
+    sums: Tensor, gradient: Tensor, indices: Tensor, later: Faults | None = None
+) -> Tensor:
     """Return sums with the squares of gradients: of each number, or their means over rows.
 
     sums (tensor [k, ...] or [k]): of each number, or one for each row.
     gradient (tensor [k, ...])
     indices (int64 tensor [k]): for the error.
+    later: where it is noted that one is not finite, instead of raising it.
 
     Raises DivergenceError: one is not finite.
     """
@@ -296,8 +302,10 @@ def with_squares(sums: Tensor, gradient: Tensor, indices: Tensor) -> Tensor:
     if sums.dim() < squares.dim():
         squares = squares.flatten(1).mean(1)
     result = squares.add_(sums)
+    if later is not None:
+        later.note_finite(SQUARES, result)
     # All of them may be finite, and their sum not.
-    if not math.isfinite(result.sum()) and not bool((finite := result.isfinite()).all()):
+    elif not math.isfinite(result.sum()) and not bool((finite := result.isfinite()).all()):
         bad = int(indices[finite.logical_not().nonzero()[0, 0]])
         raise DivergenceError(
             f"the sum of the squared gradients of feature id {bad} is above what "
@@ -313,9 +321,17 @@ def _each_step(group: Group) -> bool:
 
 
 def regularized(
-    weight: Tensor, step: Tensor, times: Tensor | None, indices: Tensor, settings: Group
+    weight: Tensor,
+    step: Tensor,
+    times: Tensor | None,
+    indices: Tensor,
+    settings: Group,
+    checked: bool = True,
 ) -> Tensor:
-    """Return weights after `times` (None: 1) proximal steps of some size, none where it is 0."""
+    """Return weights after `times` (None: 1) proximal steps of some size, none where it is 0.
+
+    checked: see `proximal`.
+    """
     regularizer = settings["regularizer"]
     strengths = elastic_strengths(regularizer)
     if strengths == (0, 0):
@@ -326,7 +342,7 @@ def regularized(
         return elastic_steps(weight, step, times, *strengths)
     total = step if times is None else (step * times).clamp_max_(torch.finfo(step.dtype).max)
     # A step of size 0 could still move weights into a permitted region.
-    return torch.where(total == 0, weight, proximal(regularizer, weight, total))
+    return torch.where(total == 0, weight, proximal(regularizer, weight, total, checked))
 
 
 def elastic_steps(

@@ -30,8 +30,10 @@ from torchtune_smt.optim.state import (
     Number,
     State,
     Vector,
+    add_rows,
     beside,
     new_state,
+    regularized_rows,
     rows_of,
 )
 from torchtune_smt.regularizers.base import (
@@ -188,7 +190,8 @@ class FOBOS(AveragingOptimizer):
             self._add_up(group, parameter, state, indices)
         sums = self._step_sums(group, state)
         state["step"] = t
-        parameter.index_add_(0, indices, gradient, alpha=-rate(lr, schedule, t))
+        once = not self._later(parameter)
+        add_rows(parameter, indices, gradient, alpha=-rate(lr, schedule, t), once=once)
         if late:
             # The step's own prox is put off, too: it is taken when the weight is next needed.
             if sums is not None:
@@ -203,17 +206,17 @@ class FOBOS(AveragingOptimizer):
             self._add_up(settings, parameter, state, indices)
         if not self.puts_off(settings):
             return
-        indices = indices[indices >= settings["unregularized"]]
-        weight = parameter.index_select(0, indices)
+        weight = old = parameter.index_select(0, indices)
         if "C" in state:
             missed = beside(state["C"] - state["since"].index_select(0, indices), weight)
             # A step of size 0 could still move weights into a permitted region.
-            moved = proximal(settings["regularizer"], weight, missed.to(weight.dtype))
+            checked = self._later(parameter) is None
+            moved = proximal(settings["regularizer"], weight, missed.to(weight.dtype), checked)
             weight = torch.where(missed > 0, moved, weight)
             state["since"].index_fill_(0, indices, state["C"])
         else:
             weight = self._elastic(weight, state, indices)
-        parameter.index_copy_(0, indices, weight)
+        parameter.index_copy_(0, indices, regularized_rows(weight, old, indices, settings))
 
     def _add_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         """Add to the sums what coordinates have been after the steps that they have missed."""

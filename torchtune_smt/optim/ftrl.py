@@ -90,13 +90,14 @@ class FTRL(SparseOptimizer):
     ) -> None:
         weight = parameter.index_select(0, indices)
         before = state["sum"].index_select(0, indices)
-        after = with_squares(before, gradient, indices)
+        later = self._later(parameter)
+        after = with_squares(before, gradient, indices, later)
         Q = beside(after.sqrt().add_(group["beta"]), weight)
         old = beside(before.sqrt().add_(group["beta"]), weight)
         dual = state["dual"].index_select(0, indices)
         # One that has had no gradient yet is at the point that it begins with.
         fresh = beside(before == group["initial_accumulator"], weight) & _zero(dual, before)
-        begun = not bool(fresh.any())
+        begun = later is None and not bool(fresh.any())
         if not begun:
             dual = torch.where(fresh, -old * weight, dual)
         dual.addcmul_(Q - old, weight, value=-1).add_(gradient, alpha=group["lr"])
@@ -108,7 +109,7 @@ class FTRL(SparseOptimizer):
             point = torch.where(still, weight, point)
             step = step.masked_fill(still, 0)
             dual = dual.masked_fill(still, 0)
-        point = regularized(point, step, None, indices, group)
+        point = regularized(point, step, None, indices, group, later is None)
         state["step"] += 1
         parameter.index_copy_(0, indices, point)
         state["sum"].index_copy_(0, indices, after)

@@ -10,7 +10,16 @@ from torch.optim.optimizer import ParamsT
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.optim.fobos import merged
 from torchtune_smt.optim.sparse import SparseOptimizer
-from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector
+from torchtune_smt.optim.state import (
+    Count,
+    Group,
+    Kept,
+    Number,
+    State,
+    Vector,
+    add_rows,
+    regularized_rows,
+)
 from torchtune_smt.regularizers.base import (
     Regularizer,
     is_separable,
@@ -82,7 +91,7 @@ class RDA(SparseOptimizer):
         t = state["step"] = state["step"] + 1
         size = state["size"] = float(group["lr"] * t**0.5)
         total = state["total"]
-        total.index_add_(0, indices, gradient)
+        add_rows(total, indices, gradient, once=not self._later(parameter))
         parameter[:first] = state["start"][:first] - size / t * total[:first]
         if self.puts_off(group):
             self._catch_up(group, parameter, state, indices)
@@ -111,9 +120,9 @@ class RDA(SparseOptimizer):
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         if not self.puts_off(settings) or state["step"] == 0:
             return
-        indices = indices[indices >= settings["unregularized"]]
-        size = state["size"]
+        size, checked = state["size"], self._later(parameter) is None
         weight = -size / state["step"] * state["total"].index_select(0, indices)
         if settings["regularizer"] is not None:
-            weight = proximal(settings["regularizer"], weight, size)
-        parameter.index_copy_(0, indices, weight)
+            weight = proximal(settings["regularizer"], weight, size, checked)
+        old = parameter.index_select(0, indices)
+        parameter.index_copy_(0, indices, regularized_rows(weight, old, indices, settings))

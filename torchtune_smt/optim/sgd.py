@@ -19,7 +19,17 @@ from torchtune_smt.optim.sparse import (
     SparseOptimizer,
     rate,
 )
-from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector, beside
+from torchtune_smt.optim.state import (
+    Count,
+    Group,
+    Kept,
+    Number,
+    State,
+    Vector,
+    add_rows,
+    beside,
+    regularized_rows,
+)
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
 from torchtune_smt.regularizers.elastic import L1
 
@@ -97,13 +107,14 @@ class SGD(AveragingOptimizer):
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
     ) -> None:
+        once = not self._later(parameter)
         if group["average"] != "none":
             clock = self._clock(group, state)
             weight = parameter.index_select(0, indices).double()
             missed = beside(clock - state["last"].index_select(0, indices), weight)
-            state["total"].index_add_(0, indices, weight * missed)
+            add_rows(state["total"], indices, weight * missed, once=once)
             state["last"].index_fill_(0, indices, clock)
-        parameter.index_add_(0, indices, gradient, alpha=-group["lr"])
+        add_rows(parameter, indices, gradient, alpha=-group["lr"], once=once)
         state["step"] += 1
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
@@ -183,7 +194,7 @@ class CumulativeL1(SparseOptimizer):
         state["step"] += 1
         lr = rate(group["lr"], group["schedule"], state["step"])
         state["penalty"] += lr * group["regularizer"].strength
-        parameter.index_add_(0, indices, gradient, alpha=-lr)
+        add_rows(parameter, indices, gradient, alpha=-lr, once=not self._later(parameter))
         self._catch_up(group, parameter, state, indices)
 
     def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
@@ -193,13 +204,14 @@ class CumulativeL1(SparseOptimizer):
         state["received"][newly] = -state["penalty"] * parameter[newly].sign().double()
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
-        indices = indices[indices >= settings["unregularized"]]
-        weight = parameter.index_select(0, indices)
-        free = weight - state["received"].index_select(0, indices)
+        old = parameter.index_select(0, indices)
+        before = state["received"].index_select(0, indices)
+        free = old - before
         weight = free.sign() * (free.abs() - state["penalty"]).clamp_min_(0)
         weight = weight.to(parameter.dtype)
-        parameter.index_copy_(0, indices, weight)
-        state["received"].index_copy_(0, indices, weight - free)
+        received = regularized_rows(weight - free, before, indices, settings)
+        parameter.index_copy_(0, indices, regularized_rows(weight, old, indices, settings))
+        state["received"].index_copy_(0, indices, received)
 
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int

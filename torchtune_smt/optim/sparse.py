@@ -30,6 +30,7 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.optim.attached import attach
+from torchtune_smt.optim.faults import GRADIENT, STALE, Faults
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.state import (
     Group,
@@ -105,6 +106,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     defaults: with lr, regularizer and unregularized, at least.
     lazy: False: nothing is put off, and each step costs O(D).
     maximize: whether steps go along the gradient, and not against it.
+    wait: whether a step may wait for the device, to tell at once what is wrong, and where. None: on
+        all but CUDA. A step that does not wait takes a gradient that is not finite, or of weights
+        that were out of date, as one of zeros, and a later step, or `flush`, raises.
 
     As attributes:
     delayed: whether gradients may be of weights before the last steps, as of workers that lag
@@ -121,8 +125,16 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     marks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
-        self, params: ParamsT, defaults: Group, *, lazy: bool = True, maximize: bool = False
+        self,
+        params: ParamsT,
+        defaults: Group,
+        *,
+        lazy: bool = True,
+        maximize: bool = False,
+        wait: bool | None = None,
     ) -> None:
+        self.wait = wait
+        self._faults = Faults()
         # The settings in force, by parameter.
         self._pending: dict[Tensor, Group] = {}
         # Coordinates that a subclass need not look for again, by parameter. They follow from
@@ -140,7 +152,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         self._warn("copied")
         behind = dict.fromkeys(self._behind)
         kept = {"_pending": self._pending, "_behind": behind, "_saved": self._saved}
-        return {**super().__getstate__(), **kept, "delayed": self.delayed}
+        return {**super().__getstate__(), **kept, "delayed": self.delayed, "wait": self.wait}
 
     def __repr__(self) -> str:
         """Return the settings."""
@@ -195,6 +207,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         super().__setstate__(state)
         self._places = {}
         self._attached = set()
+        self._faults = Faults()
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters; it may set each argument of the class for itself."""
@@ -249,21 +262,23 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             cannot be told; the learning rate has become negative or not finite; weights were out of
             date when they were read, or were changed while they were so. No step has been taken
             then; where a sum of squares overflows, parameters before it have taken theirs.
+            Where `wait` says so, some of this is of a step before.
         """
+        self._raise(wait=False)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         work = [
-            (group, parameter, *row_gradient(parameter, self._name))
+            (group, parameter, *row_gradient(parameter, self._name, self._later(parameter)))
             for group in self.param_groups
             for parameter in group["params"]
             if parameter.grad is not None
         ]
         for group, *_ in work:
             _check_rate(group)
-        ready, stale = [], False
-        for group, parameter, indices, gradient in work:
+        stale = False
+        for group, parameter, indices, _ in work:
             if parameter in self._pending and self.state[parameter]:
                 # Settings that are new bring all up to date, and hide what was read before.
                 self._check_own(parameter)
@@ -271,18 +286,18 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 self._lengthen(before, parameter, self.state[parameter])
                 if self.puts_off(before):
                     stale |= self._bring(before, parameter, self.state[parameter], indices)
+        if stale:
+            raise RuntimeError(
+                f"a gradient is of weights that were out of date when they were read: {self._cure}"
+            )
+        ready = []
+        for group, parameter, indices, gradient in work:
             state = self._prepared(group, parameter)
             settings, weight = {**group, **self._pending[parameter]}, rows_of(parameter)
             gradient = -gradient if group["maximize"] else gradient
+            if self._later(parameter):
+                gradient = self._faults.sound(gradient)
             ready.append((settings, weight, state, indices, gradient))
-        if stale:
-            raise RuntimeError(
-                f"a gradient is of weights that were out of date when they were read: {self._name} "
-                "puts updates off; call attach(module) once (again after add_param_group), or "
-                "catch_up(rows) before each forward pass, or flush() where weights are read out of "
-                "their own module, or let it be lazy=False; if steps were taken between forward "
-                "pass and step on purpose, set delayed = True"
-            )
         for arguments, (group, parameter, *_) in zip(ready, work, strict=True):
             self._update(*arguments)
             if group["lazy"] and parameter.grad.is_sparse:
@@ -290,7 +305,33 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             else:
                 self._flush(*arguments[:3])
                 self._behind.pop(parameter, None)
+        self._faults.send()
         return loss
+
+    @property
+    def _cure(self) -> str:
+        return (
+            f"{self._name} puts updates off; call attach(module) once (again after "
+            "add_param_group), or catch_up(rows) before each forward pass, or flush() where "
+            "weights are read out of their own module, or let it be lazy=False; if steps were "
+            "taken between forward pass and step on purpose, set delayed = True"
+        )
+
+    def _later(self, parameter: Tensor) -> Faults | None:
+        """Return where faults are noted if a step on a parameter does not wait; else None."""
+        wait = not parameter.is_cuda if self.wait is None else self.wait
+        return None if wait else self._faults
+
+    def _raise(self, *, wait: bool) -> None:
+        """Raise what devices have found in steps before."""
+        found = self._faults.known(wait=wait)
+        if found is not None:
+            kind, text = found
+            cure = self._cure if kind is RuntimeError else "lower the learning rate"
+            raise kind(
+                f"{text}, and no gradient has been taken since: {cure}; with wait=True the step "
+                "itself raises, and says where"
+            )
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -308,7 +349,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         # For autograd this is no change: nobody has read these rows yet.
         state, weight = self._prepared(group, parameter), rows_of(parameter.data)
         indices = indices.reshape(-1).to(weight.device, torch.int64)
-        indices = self._late(weight, state, indices)
+        if not self._later(weight):
+            indices = indices[self._late(weight, state, indices)]
         if indices.numel():
             self._catch_up({**group, **self._pending[parameter]}, weight, state, indices)
 
@@ -343,6 +385,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                     settings = {**group, **self._pending[parameter]}
                     self._flush(settings, rows_of(parameter), state)
         self._behind.clear()
+        self._raise(wait=True)
 
     def end_epoch(self) -> None:
         """Learn that an epoch is over; only optimizers that average over epochs care."""
@@ -418,6 +461,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """
         if self._attached and not _KNOWN.get():
             self.flush()
+        self._raise(wait=True)
         self._warn("saved")
         result = super().state_dict()
         parameters = [p for group in self.param_groups for p in group["params"]]
@@ -472,6 +516,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         self._places.clear()
         self._behind.clear()
         self._saved.clear()
+        self._faults = Faults()
         self.state.clear()
         for parameter, (pending, state) in restored.items():
             self._pending[parameter] = pending
@@ -534,7 +579,11 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
     ) -> None:
-        """Take a step along the gradient of rows, which are up to date and ascend, each once."""
+        """Take a step along the gradient of rows, which are up to date and ascend.
+
+        Each is there once; where a step does not wait, also repeatedly, each time with all that
+        is its own.
+        """
         raise NotImplementedError
 
     def puts_off(self, group: Group) -> bool:
@@ -598,25 +647,41 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         return state
 
     def _bring(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> bool:
-        """Bring rows up to date, of which there is a gradient; say whether it is of others."""
-        weight = rows_of(parameter.data)
-        indices = self._late(weight, state, indices)
+        """Bring rows up to date, of which there is a gradient, unless it is of others: say so."""
+        weight, later = rows_of(parameter.data), self._later(parameter)
+        # Another process has read what is its own, brought up to date.
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        apart = self.delayed or (distributed and parameter in self._attached)
+        late = self._late(weight, state, indices)
+        if later is None:
+            indices = indices[late]
+        elif not apart and not self.marks.keys().isdisjoint(state):
+            later.note(STALE, late.any())
+            return False
         if not indices.numel():
             return False
         read = weight.index_select(0, indices)
+        vectors = {name for name, one in self._kept(settings).items() if isinstance(one, Vector)}
+        kept = {name: state[name].index_select(0, indices) for name in vectors}
         self._catch_up(settings, weight, state, indices)
-        if self.delayed or read.equal(weight.index_select(0, indices)):
+        if apart:
             return False
-        # Another process has read what is its own, brought up to date.
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        return not (distributed and parameter in self._attached)
+        if later is not None:
+            later.note(STALE, (read != weight.index_select(0, indices)).any())
+            return False
+        if read.equal(weight.index_select(0, indices)):
+            return False
+        weight.index_copy_(0, indices, read)
+        for name, rows in kept.items():
+            state[name].index_copy_(0, indices, rows)
+        return True
 
     def _late(self, weight: Tensor, state: State, indices: Tensor) -> Tensor:
-        """Return those of some rows that may be out of date."""
+        """Say of some rows whether they may be out of date."""
         for mark, now in self.marks.items():
             if mark in state:
-                return indices[state[mark].index_select(0, indices) != state[now]]
-        return indices[_any(self._moving(weight, state).index_select(0, indices))]
+                return state[mark].index_select(0, indices) != state[now]
+        return _any(self._moving(weight, state).index_select(0, indices))
 
     def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
         """Take all that was put off, with the settings that have been in force before."""
@@ -646,10 +711,14 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 state[name].fill_(kept.value(state))
 
     def _chunks(self, moving: Tensor) -> Iterator[Tensor]:
-        """Yield the indices of rows that are not 0, so many at a time as memory is spent on."""
+        """Yield indices, of all rows that are not 0, so many at a time as memory is spent on."""
         chunk = max(CHUNK // max(moving[:1].numel(), 1), 1)
         for begin in range(0, len(moving), chunk):
-            yield _any(moving[begin : begin + chunk]).nonzero()[:, 0] + begin
+            part = moving[begin : begin + chunk]
+            if self._later(moving):
+                yield torch.arange(begin, begin + len(part), device=part.device)
+            else:
+                yield _any(part).nonzero()[:, 0] + begin
 
     def _find(self, parameter: Tensor | None) -> tuple[Group, Tensor]:
         """Return a parameter and its group."""
@@ -754,11 +823,15 @@ def _any(rows: Tensor) -> Tensor:
     return rows != 0 if rows.dim() == 1 else (rows != 0).flatten(1).any(1)
 
 
-def row_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
+def row_gradient(
+    parameter: Tensor, optimizer: str, later: Faults | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the gradient of a parameter as (indices, rows), indices ascending, each once.
 
     parameter: with a gradient; of a dense one, these are all rows.
     optimizer: its name, for the error.
+    later: where values that are not finite are noted, without waiting for the device. Indices may
+        be repeated then, each time with the whole gradient of the row.
 
     Raises ValueError: the gradient is sparse, but not in the first dimension alone.
     Raises DivergenceError: a value is NaN or infinite; the error names the row (a feature's id).
@@ -776,12 +849,16 @@ def row_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
             )
         indices, values = gradient._indices()[0], gradient._values()
         # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.
-        if not gradient.is_coalesced() and not bool((indices[1:] > indices[:-1]).all()):
+        if later is not None and not gradient.is_coalesced():
+            indices, values = _summed(indices, values)
+        elif not gradient.is_coalesced() and not bool((indices[1:] > indices[:-1]).all()):
             gradient = gradient.coalesce()
             indices, values = gradient.indices()[0], gradient.values()
         values = rows_of(values)
+    if later is not None:
+        later.note_finite(GRADIENT, values)
     # A sum may be infinite though nothing is that it is of.
-    if not math.isfinite(values.sum()) and not bool((finite := values.isfinite()).all()):
+    elif not math.isfinite(values.sum()) and not bool((finite := values.isfinite()).all()):
         bad = int(finite.reshape(len(values), -1).all(1).logical_not().nonzero()[0])
         number = float(values[bad][~finite[bad]].reshape(-1)[0])
         raise DivergenceError(
@@ -789,6 +866,16 @@ def row_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
             "learning rate, and check the feature values and gains of the k-best lists"
         )
     return indices, values
+
+
+def _summed(indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows in order; repeated ones have, each time, the sum of all: nothing waits."""
+    indices, order = indices.sort()
+    begins = torch.zeros_like(indices)
+    torch.ne(indices[1:], indices[:-1], out=begins[1:])
+    place = begins.cumsum(0)
+    sums = torch.zeros_like(values).index_add_(0, place, values.index_select(0, order))
+    return indices, sums.index_select(0, place)
 
 
 def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:

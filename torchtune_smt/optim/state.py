@@ -81,6 +81,22 @@ def beside(numbers: Tensor, rows: Tensor) -> Tensor:
     return numbers.view(-1, *[1] * (rows.dim() - 1))
 
 
+def add_rows(
+    target: Tensor, indices: Tensor, rows: Tensor, *, alpha: float = 1, once: bool = True
+) -> None:
+    """Add rows times `alpha`; with `once` False, repeated ones are the same, and added once."""
+    if once:
+        target.index_add_(0, indices, rows, alpha=alpha)
+    else:
+        target.index_copy_(0, indices, target.index_select(0, indices).add_(rows, alpha=alpha))
+
+
+def regularized_rows(new: Tensor, old: Tensor, indices: Tensor, settings: Group) -> Tensor:
+    """Return new rows, and old ones where they are exempt from regularisation."""
+    first = settings["unregularized"]
+    return torch.where(beside(indices < first, new), old, new) if first else new
+
+
 def new_state(kept: Kept, weight: Tensor) -> State:
     """Return the numbers of a state, and its vectors, of length 0; `weight` as `rows_of` has it."""
     state: State = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -91,14 +92,26 @@ def elastic_strengths(regularizer: Regularizer | None) -> tuple[float, float] | 
     return strengths
 
 
-def proximal(regularizer: Regularizer, weights: Tensor, step: Tensor | float) -> Tensor:
+UNCHECKED: ContextVar[bool] = ContextVar("UNCHECKED", default=False)
+"""Whether the proxes of this package take numbers as they are: to look would wait for a device."""
+
+
+def proximal(
+    regularizer: Regularizer, weights: Tensor, step: Tensor | float, checked: bool = True
+) -> Tensor:
     """Return `Regularizer.prox`, perhaps of a user's class, of a vector of weights.
 
     Of a sparse one (COO, coalesced), the values of the result.
 
+    checked: whether it is looked at whether numbers are finite, which waits for a device.
+
     Raises InputError: it is not one number for each weight.
     """
-    found: Any = regularizer.prox(weights, step)
+    before = UNCHECKED.set(not checked)
+    try:
+        found: Any = regularizer.prox(weights, step)
+    finally:
+        UNCHECKED.reset(before)
     name = type(regularizer).__name__
     if not isinstance(found, Tensor) or found.shape != weights.shape:
         raise InputError(
