@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class _Found:
 
     there: Tensor
     here: Tensor
-    event: torch.cuda.Event | None = None
+    event: Any = None
     sent: bool = False
 
 
@@ -41,10 +41,9 @@ class Faults:
     def note(self, kind: int, bad: Tensor) -> None:
         """Note a scalar that is 0 where there is no fault."""
         if bad.device not in self._found:
-            there = torch.zeros(3, device=bad.device)
-            cuda = bad.is_cuda
-            here = torch.zeros(3, pin_memory=cuda)
-            self._found[bad.device] = _Found(there, here, torch.cuda.Event() if cuda else None)
+            there, cuda = torch.zeros(3, device=bad.device), bad.is_cuda
+            event: Any = torch.cuda.Event if cuda else lambda: None
+            self._found[bad.device] = _Found(there, torch.zeros(3, pin_memory=cuda), event())
         self._found[bad.device].there[kind].add_(bad)
 
     def note_finite(self, kind: int, numbers: Tensor) -> None:

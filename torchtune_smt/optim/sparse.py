@@ -680,7 +680,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """Say of some rows whether they may be out of date."""
         for mark, now in self.marks.items():
             if mark in state:
-                return state[mark].index_select(0, indices) != state[now]
+                late: Tensor = state[mark].index_select(0, indices) != state[now]
+                return late
         return _any(self._moving(weight, state).index_select(0, indices))
 
     def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
