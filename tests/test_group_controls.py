@@ -9,6 +9,7 @@ from test_grouping import Data, run_of
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.controls import (
     ClusteredWeights,
     RandomPairs,
@@ -43,16 +44,16 @@ def test_groups_of_random_pairs():
     """The pairs that are told wrongly, or hardly; better and worse sides; the first pair counts."""
     x = np.array([[1.0, 1, -1, 0, 0, 0], [1, 0, 0, 2, 0, 0], [0, 0, 1, 0, 1, -1]])
     start = np.array([0.0, 0, 0, 1, 0, 0])
-    found = RandomPairs(Oscar(0.0, 0.1, 5)).learn(rows_of(x), start, 1, (1, 1), quiet)
+    found = RandomPairs(Oscar(0.0, 0.1, 5)).learn(Problem(rows_of(x), start, 1, (1, 1)))
     # 1 / (0.1 * 5) = 2 pairs, and the second one has a margin of 2.
     assert found.numbers["control/pairs"] == 2 and found.text == "2 random pairs"
     assert found.blocks[0] == found.blocks[3] == -1
     assert np.unique(found.blocks[[1, 2, 4, 5]]).size == 4 or found.blocks[2] == found.blocks[4]
     assert found.blocks[1] != found.blocks[2] and found.blocks[4] != found.blocks[5]
-    few = RandomPairs(Oscar(0.0, 0.2, 5)).learn(rows_of(x), start, 1, (1, 1), quiet)
+    few = RandomPairs(Oscar(0.0, 0.2, 5)).learn(Problem(rows_of(x), start, 1, (1, 1)))
     assert np.count_nonzero(few.blocks >= 0) in (2, 3)
     with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
-        RandomPairs(Oscar()).learn(rows_of(x[:0]), start, 1, (1, 1), quiet)
+        RandomPairs(Oscar()).learn(Problem(rows_of(x[:0]), start, 1, (1, 1)))
 
 
 @given(values=st.lists(st.sampled_from([0.1, 0.5, 0.50001, 2.0, 7.0, 7.1]), max_size=12))
@@ -83,8 +84,8 @@ def test_groups_are_clusters_of_weights_that_pairs_support():
     x = (draw.random((4000, 20)) < 0.3) * draw.choice([-1.0, 1.0], (4000, 20))
     x *= np.where(x @ w < 0, -1.0, 1.0)[:, None]
     learning = ClusteredWeights(Oscar(), count=2, lr=0.05, strength=0.002, passes=5)
-    found = learning.learn(rows_of(x), np.zeros(20), 0, (1, 1), quiet)
-    again = learning.learn(rows_of(x), np.zeros(20), 0, (1, 1), quiet)
+    found = learning.learn(Problem(rows_of(x), np.zeros(20), 0, (1, 1)))
+    again = learning.learn(Problem(rows_of(x), np.zeros(20), 0, (1, 1)))
     assert np.array_equal(found.blocks, again.blocks)
     assert found.blocks[:16].tolist() == [0] * 4 + [2] * 4 + [3] * 4 + [1] * 4
 
@@ -106,5 +107,5 @@ def test_the_tuner_takes_them():
         (RandomPairs(Oscar(0.0, 0.1)), "of those with margins below 1"),
         (ClusteredWeights(Oscar(), strength=9.0), "a smaller tuner.clusters.strength leaves more"),
     ):
-        found = learning.learn(rows_of(np.full((2, 2), 5.0)), np.ones(2), 0, (1, 1), quiet)
+        found = learning.learn(Problem(rows_of(np.full((2, 2), 5.0)), np.ones(2), 0))
         assert (found.blocks < 0).all() and found.why_none.endswith(why)

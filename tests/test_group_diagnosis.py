@@ -17,6 +17,7 @@ from torchtune_smt.samplers import AllPairs, pair_rows
 from torchtune_smt.tuners.grouping.base import (
     ORDER,
     SAMPLE,
+    Problem,
     certificate_of,
     compared,
     fired_last,
@@ -70,20 +71,19 @@ def test_the_bound_is_below_the_minimum_and_reaches_it_where_nothing_survives():
     some = np.random.default_rng(1).normal(size=15)
     for part in (0.1, 1.5):
         oscar = Oscar(0.0, part * largest)
-        found = certificate_of(rows_of(x), some, 3, oscar, 12)
+        found = certificate_of(Problem(rows_of(x), some, 3), some, oscar)
         least = minimizer.minimize(one.times(part * largest), accuracy=Accuracy(1e-7, 1e-7))
         objective = least.certificate.objective
         assert found.bound <= objective + 1e-9 < found.objective
         assert found.residual.largest > 1e-3
         if part > 1:
             assert found.bound == pytest.approx(objective, rel=1e-6)
-    assert certificate_of(rows_of(x), some, 3, Oscar(0.0, 0.0), 12) is None
+    assert certificate_of(Problem(rows_of(x), some, 3), some, Oscar(0.0, 0.0)) is None
 
 
 def learn(x, oscar, **options):
-    show = lambda *work: None  # noqa: E731
     learning = GroupLearning(oscar, **options)
-    return learning.learn(rows_of(x), np.zeros(x.shape[1]), 0, (1, 1), show)
+    return learning.learn(Problem(rows_of(x), np.zeros(x.shape[1]), 0, (1, 1)))
 
 
 def test_groups_of_noise_depend_on_the_order_and_it_says_so():
@@ -241,7 +241,7 @@ def test_the_overlap_of_minima_of_two_samples(prepared):
     members, together = [], []
     for stream in (1, 6):
         pairs = pair_rows(rounds.tuner.train.lists, SAMPLER, (5, 1, stream))
-        found = learner.find(pairs, start, 2, (), lambda *work: None).blocks
+        found = learner.find(Problem(pairs, start, 2)).blocks
         places = [j for j in range(2, start.size) if found[j] >= 0]
         members.append(set(places))
         together.append({(i, j) for i, j in combinations(places, 2) if found[i] == found[j]})
@@ -268,8 +268,8 @@ def test_other_pairs_of_which_nothing_can_be_learnt_are_no_end(others):
     x = np.eye(4)[:2]
     other = rows_of(np.ones((others, 4)))
     learner = BatchLearning(Oscar(0.1, 0.1, dimension=2))
-    arguments = (rows_of(x), np.zeros(4), 0, (1,), lambda *work: None)
-    alone, found = learner.learn(*arguments), learner.learn(*arguments, lambda: other)
+    problem = Problem(rows_of(x), np.zeros(4), 0)
+    alone, found = learner.learn(problem), learner.learn(problem, lambda: other)
     assert np.array_equal(found.blocks, alone.blocks)
     cause = "regularizer.dimension=2 is smaller" if others else "there are no pairs to learn from"
     assert f"with other pairs of the same lists nothing can be learnt: {cause}" in found.remarks[-1]
@@ -289,8 +289,8 @@ def test_other_pairs_that_cannot_be_had_are_no_end(error, said):
         raise error
 
     learner = BatchLearning(Oscar(0.1, 0.1))
-    arguments = (rows_of(np.eye(4)[:2]), np.zeros(4), 0, (1,), lambda *work: None)
-    alone, found = learner.learn(*arguments), learner.learn(*arguments, draw)
+    problem = Problem(rows_of(np.eye(4)[:2]), np.zeros(4), 0)
+    alone, found = learner.learn(problem), learner.learn(problem, draw)
     assert np.array_equal(found.blocks, alone.blocks)
     assert found.remarks[-1].endswith(f"nothing can be learnt: {said}")
 
@@ -304,15 +304,15 @@ def test_groups_of_steps_do_not_need_the_distance_from_the_minimum(
     learner, error, cause, monkeypatch
 ):
     """The minimiser may have no room for the pairs."""
-    arguments = (rows_of(problem(1)), np.zeros(15), 3, (1,), lambda *work: None)
+    pairs = Problem(rows_of(problem(1)), np.zeros(15), 3, (1,))
     learner = learner(Oscar(1e-4, 1e-4), passes=2)
-    expected = learner.find(*arguments)
+    expected = learner.find(pairs)
 
     def without_room(*arguments):
         raise error
 
     monkeypatch.setattr("torchtune_smt.tuners.grouping.base.certificate_of", without_room)
-    found = learner.find(*arguments)
+    found = learner.find(pairs)
     assert np.array_equal(found.blocks, expected.blocks)
     said = f"how far these weights are from the minimum is not known: {cause}"
     assert said in found.remarks and said not in expected.remarks

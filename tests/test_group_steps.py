@@ -15,13 +15,11 @@ from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.groups import FeatureGroups
 from torchtune_smt.tuners.grouping.steps import (
     GroupLearning,
     MixedLearning,
-    cut,
-    learn_groups,
-    learn_mixed,
     one_step,
 )
 
@@ -127,7 +125,7 @@ def test_weights_and_groups(
     oscar = Oscar(lambda1, lambda2, None if extra is None else n_sparse + extra)
     # No margin of counts is 1 with such steps, where the hinge jumps and rounding would decide.
     learning = GroupLearning(oscar, lr=0.4873, schedule=schedule, passes=4)
-    found = learn_groups(rows_of(x), start, n_dense, learning, (seed, 2))
+    found = learning.learnt(Problem(rows_of(x), start, n_dense, (seed,)), 2, "")
     order = np.random.default_rng((seed, 2)).integers(n_pairs, size=4 * n_pairs)
     expected = algorithm2(x, start, n_dense, learning, order, oscar.dimension)
     assert np.allclose(found.weights, expected, rtol=0, atol=1e-9)
@@ -163,7 +161,7 @@ def test_the_solvers_of_the_test_agree(seed):
     one = algorithm2(x, start, 1, learning, order)
     other = algorithm2(x, start, 1, learning, order, solve=prox_by_definition)
     assert np.allclose(one, other, rtol=0, atol=1e-6)
-    found = learn_groups(rows_of(x), start, 1, learning, (seed,))
+    found = learning.learnt(Problem(rows_of(x), start, 1), seed, "")
     assert np.allclose(found.weights, other, rtol=0, atol=1e-6)
 
 
@@ -172,10 +170,9 @@ def test_the_loss_is_that_of_the_last_pass(monkeypatch):
     x, start = instance(4, 10, 1, 5)
     calls = []
     learning = GroupLearning(Oscar(1e-3, 1e-3), passes=3)
-    found = learn_groups(
-        rows_of(x), start, 1, learning, (4,), lambda done, steps: calls.append((done, steps))
-    )
-    assert calls == [(7, 30), (14, 30), (21, 30), (28, 30), (30, 30)]
+    show = lambda *work: calls.append(work)  # noqa: E731
+    found = learning.learnt(Problem(rows_of(x), start, 1, (), show), 4, "steps")
+    assert calls == [("steps", done, 30, "step") for done in (7, 14, 21, 28, 30)]
     draw = np.random.default_rng(4)
     order = np.concatenate([draw.integers(10, size=min(7, 30 - b)) for b in range(0, 30, 7)])
     losses = []
@@ -183,10 +180,6 @@ def test_the_loss_is_that_of_the_last_pass(monkeypatch):
         w = algorithm2(x, start, 1, learning, order[:t])
         losses.append(max(0, 1 - x[order[t]] @ w))
     assert found.loss == pytest.approx(np.mean(losses[20:]), abs=1e-9)
-
-
-def quiet(*work):
-    """Show nothing."""
 
 
 def by_definition(x, start, n_dense, learning, d, seed, shards):
@@ -228,8 +221,7 @@ def test_weights_are_those_of_the_definition(
     x *= np.random.default_rng(seed).uniform(0.5, 1.5, x.shape)
     d = n_sparse + 2
     learning = MixedLearning(Oscar(lambda1, lambda2, d), 0.7, schedule, passes, shards)
-    parts = cut(rows_of(x), shards, (*SEED, 5))
-    found = learn_mixed(parts, start, n_dense, learning, (*SEED, 2))
+    found = learning.learnt(Problem(rows_of(x), start, n_dense, SEED), 2, "")
     order = np.random.default_rng((*SEED, 5)).permutation(n_pairs)
     rows = [np.sort(part) for part in np.array_split(order, min(shards, n_pairs))]
     expected = by_definition(x, start, n_dense, learning, d, (*SEED, 2), rows)
@@ -254,7 +246,7 @@ def test_it_does_not_matter_where_shards_are_computed():
         return (pickle.loads(pickle.dumps(task)).take() for task in list(tasks))
 
     found = [
-        dataclasses.replace(options, compute=compute).learn(rows_of(x), start, 2, SEED, quiet)
+        dataclasses.replace(options, compute=compute).learn(Problem(rows_of(x), start, 2, SEED))
         for compute in (options.compute, elsewhere)
     ]
     assert np.array_equal(found[0].blocks, found[1].blocks)
@@ -274,9 +266,10 @@ def noise(pairs):
 def test_in_noise_it_finds_nothing():
     """Where a step of OSCAR after each pair leaves those of the last ones."""
     pairs = noise(20_000)
-    found = MixedLearning(Oscar(1e-10, 3e-8, 10**6)).learn(pairs, np.zeros(5000), 0, SEED, quiet)
+    pairs = Problem(pairs, np.zeros(5000), 0, SEED)
+    found = MixedLearning(Oscar(1e-10, 3e-8, 10**6)).learn(pairs)
     assert (found.blocks == -1).all()
-    weak = MixedLearning(Oscar(1e-10, 3e-11, 10**6)).learn(pairs, np.zeros(5000), 0, SEED, quiet)
+    weak = MixedLearning(Oscar(1e-10, 3e-11, 10**6)).learn(pairs)
     assert (weak.blocks >= 0).any()
 
 
@@ -291,7 +284,7 @@ def test_it_goes_towards_the_minimum():
     above = []
     for passes in (1, 5, 25):
         learning = MixedLearning(oscar, 10.0, passes=passes)
-        found = learning.learn(pairs, np.zeros(w.size), 0, SEED, quiet)
+        found = learning.learn(Problem(pairs, np.zeros(w.size), 0, SEED))
         above.append(found.numbers["diagnosis/objective"] - least.certificate.objective)
     assert above[0] > above[1] > above[2] > 0
     assert above[2] < 0.05 * least.certificate.objective
@@ -311,7 +304,7 @@ def test_bad_input(kind):
     x, start = instance(6, 4, 1, 5)
 
     def learn(learner, x, start=start):
-        return learner.learn(rows_of(x), start, 1, SEED, quiet)
+        return learner.learn(Problem(rows_of(x), start, 1, SEED))
 
     with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
         learn(kind(Oscar()), x[:0])

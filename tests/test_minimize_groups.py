@@ -8,6 +8,7 @@ from test_grouping import Data, run_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SquaredHinge
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.groups import FeatureGroups
 from torchtune_smt.tuners.grouping.minimum import MINIMIZER_LOSSES, BatchLearning, minimizer_loss
 
@@ -19,7 +20,7 @@ def learn(x, n_dense=3, oscar=OSCAR, start=None, shown=None, **options):
     start = np.zeros(x.shape[1]) if start is None else start
     options = {"loss": SquaredHinge(), "accuracy": LOOSE, **options}
     show = (lambda *work: None) if shown is None else lambda *work: shown.append(work)
-    return BatchLearning(oscar, **options).learn(rows_of(x), start, n_dense, (1,), show)
+    return BatchLearning(oscar, **options).learn(Problem(rows_of(x), start, n_dense, (1,), show))
 
 
 @pytest.mark.parametrize("loss", MINIMIZER_LOSSES.good)

@@ -39,7 +39,8 @@ from torchtune_smt.minimizer.minimum import groups_of
 from torchtune_smt.minimizer.model import Curvature
 from torchtune_smt.minimizer.penalty import at_boundary, by_size
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.grouping.steps import GroupLearning, learn_groups
+from torchtune_smt.tuners.grouping.base import Problem
+from torchtune_smt.tuners.grouping.steps import GroupLearning
 
 vectors = st.lists(
     st.one_of(st.sampled_from([0.0, 0.5, -0.5, 1.0]), st.floats(-3, 3)), min_size=1, max_size=10
@@ -406,7 +407,7 @@ def test_in_noise_it_finds_nothing_and_fobos_does():
     begin = np.arange(0, feature.size + 1, 5)
     pairs = Rows(begin, feature.astype(np.int32).ravel(), value.ravel()).sorted()
     oscar = Oscar(1e-10, 3e-8, 10**6)
-    learned = learn_groups(pairs, np.zeros(5000), 0, GroupLearning(oscar), (1,))
+    learned = GroupLearning(oscar).learnt(Problem(pairs, np.zeros(5000), 0), 1, "")
     assert np.count_nonzero(learned.weights) > 100
     for loss in (SmoothedHinge(), SquaredHinge(), Logistic()):
         minimizer = Minimizer(pairs, 0, loss)

@@ -12,6 +12,7 @@ from torchtune_smt.core.scoring import csr_matrices
 from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge, SquaredHinge, stored_pairs
 from torchtune_smt.minimizer.stored_pairs import product
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 
 # The same tensors work on the CPU, so that the passes are tested where there is no other device.
@@ -77,7 +78,7 @@ def test_groups_on_cuda():
     pairs, oscar = planted(), Oscar(0.0, 1.0)
     here, there = (
         BatchLearning(oscar, SquaredHinge(), 0.2, Accuracy(1e-8, 1e-6), device).learn(
-            pairs, np.zeros(62), 2, (1,), lambda *shown: None
+            Problem(pairs, np.zeros(62), 2)
         )
         for device in ("cpu", "cuda")
     )

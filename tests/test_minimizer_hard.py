@@ -26,6 +26,7 @@ from torchtune_smt.minimizer.dense_optimum import follow_dense
 from torchtune_smt.minimizer.descent import POLISHED
 from torchtune_smt.minimizer.model import Curvature
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 
 # --- sizes of features ---
@@ -141,7 +142,7 @@ def test_groups_of_few_pairs_with_next_to_no_penalty():
     x = few()
     oscar = Oscar(0.0, 3e-8, dimension=100 * (x.shape[1] - 2))
     learning = BatchLearning(oscar, SquaredHinge(), 0.0003)
-    learnt = learning.learn(rows_of(x), np.zeros(x.shape[1]), 2, (0,), lambda *progress: None)
+    learnt = learning.learn(Problem(rows_of(x), np.zeros(x.shape[1]), 2))
     assert learnt.numbers["minimum/reached"] == 1.0
 
 

@@ -19,6 +19,7 @@ from torchtune_smt.minimizer import (
 )
 from torchtune_smt.minimizer.dense_optimum import separating
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 from torchtune_smt.tuners.grouping.steps import GroupLearning
 
@@ -209,7 +210,7 @@ def test_lambda2_alone_and_fewer_than_two_sparse_features(features):
         assert found.reached and found.certificate.residual.largest <= 1e-9
 
     def learn(learning):
-        return learning.learn(pairs, np.zeros(features), 2, (0, 0), lambda *progress: None)
+        return learning.learn(Problem(pairs, np.zeros(features), 2))
 
     with pytest.raises(InputError, match="set regularizer.lambda1"):
         learn(BatchLearning(Oscar(0.0, 3e-8)))
@@ -269,7 +270,7 @@ def test_all_that_is_said_where_dense_features_tell_all_pairs(loss):
     x = problem(1)
     x[:, 0] = np.abs(x[:, 0]) + 0.01
     learning = BatchLearning(Oscar(1e-9, 3e-8), loss)
-    learnt = learning.learn(rows_of(x), np.zeros(x.shape[1]), 3, (0,), lambda *progress: None)
+    learnt = learning.learn(Problem(rows_of(x), np.zeros(x.shape[1]), 3))
     assert "(lambda_max is 0)" in learnt.text
     nothing, separated = learnt.remarks
     assert nothing == "no sparse feature survives, nor would with any lambda: lambda_max is 0"

@@ -13,6 +13,7 @@ from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.minimizer import Minimizer, SmoothedHinge, noise_draws, noise_scale
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import ProSampler, pair_rows, shuffled_gains
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 
@@ -52,10 +53,8 @@ def learnt(lists, oscar, seed=0, prepared=False, **options):
     learner = BatchLearning(oscar, SmoothedHinge(5e-3), **{"noise": 0.95, **options})
     if prepared:
         learner = PreparedLearning(oscar, learner, "rms", True)
-    quiet, start = (lambda *work: None), np.zeros(size)
-    learner = learner.calibrated(noise, start, N_DENSE, quiet)
-    pairs = pair_rows(lists, SAMPLER, (seed, 1))
-    found = learner.find(pairs, start, N_DENSE, (seed,), quiet)
+    problem = Problem(pair_rows(lists, SAMPLER, (seed, 1)), np.zeros(size), N_DENSE, (seed,))
+    found = learner.calibrated(noise, problem).find(problem)
     return found.blocks[N_DENSE:] >= 0, found
 
 
@@ -155,7 +154,7 @@ def test_two_strengths_or_none():
     lists = made(0, np.zeros(10), 5)
     with pytest.raises(ValueError, match="calibrated"):
         BatchLearning(Oscar(), noise=0.95).find(
-            pair_rows(lists, SAMPLER, (0,)), np.zeros(12), N_DENSE, (), lambda *work: None
+            Problem(pair_rows(lists, SAMPLER, (0,)), np.zeros(12), N_DENSE)
         )
     with pytest.raises(InputError, match=r"regularizer.dimension=5"):
         learnt(made(0, np.zeros(10), 20), Oscar(0.0, 1.0, 5))

@@ -11,6 +11,7 @@ from test_grouping import Data, run_of
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.minimizer import Accuracy, Minimizer, SquaredHinge
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.groups import FeatureGroups, read_groups, save_groups
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning, prepared_pairs
@@ -25,13 +26,9 @@ some = hnp.arrays(
 )
 
 
-def quiet(*work):
-    pass
-
-
 def learn(x, learner=BATCH, n_dense=3, **options):
     learning = PreparedLearning(learner.regularizer, learner, **options)
-    return learning.learn(rows_of(x), np.zeros(x.shape[1]), n_dense, (1,), quiet)
+    return learning.learn(Problem(rows_of(x), np.zeros(x.shape[1]), n_dense, (1,)))
 
 
 @given(some, st.sampled_from(["none", "rms"]), st.booleans(), st.integers(0, 2), st.data())
@@ -117,8 +114,8 @@ def test_groups_by_other_random_numbers_are_of_the_same_features(learner):
     """The minimum, in which nothing is random, is the same; twins are in one group of both."""
     x = problem(2)
     learning = PreparedLearning(learner.regularizer, learner, merge_identical=True)
-    arguments = (rows_of(x), np.zeros(x.shape[1]), 3, (1,), quiet)
-    found, again = learning.find(*arguments).blocks, learning.again(*arguments)
+    given = Problem(rows_of(x), np.zeros(x.shape[1]), 3, (1,))
+    found, again = learning.find(given).blocks, learning.again(given)
     assert again[3] == again[4] >= 0
     assert np.array_equal(found, again) == (learner is BATCH)
 
@@ -135,7 +132,7 @@ def test_twins_of_a_feature_at_the_boundary_are_at_it_too():
         accuracy=Accuracy(residual=0.5, gap=0.5),
     )
     found = learn(x, rough, n_dense=0, merge_identical=True)
-    alone = rough.learn(rows_of(x[:, [0, 1, 3]]), np.zeros(3), 0, (1,), quiet)
+    alone = rough.learn(Problem(rows_of(x[:, [0, 1, 3]]), np.zeros(3), 0, (1,)))
     assert 0 in alone.boundary
     expected = {(0, 1, 3)[j] for j in alone.boundary.tolist()} | {2}
     assert found.boundary.tolist() == sorted(expected)

@@ -29,8 +29,9 @@ from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar, S
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths, is_lazy, is_separable
 from torchtune_smt.samplers import AllPairs
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.groups import FeatureGroups
-from torchtune_smt.tuners.grouping.steps import GroupLearning, learn_groups
+from torchtune_smt.tuners.grouping.steps import GroupLearning
 from torchtune_smt.tuners.grouping.tuner import GroupedSolver
 from torchtune_smt.tuners.learner import Learner
 from torchtune_smt.tuners.pro import Pro
@@ -288,7 +289,7 @@ def test_fobos_takes_the_prox_of_a_subclass_of_oscar() -> None:
         fitted(Hinge(), partial(FobosOscar, regularizer=Halved()))
     _, pairs = pairs_of(4)
     with pytest.raises(ValueError, match="got Halved: use regularizer=oscar"):
-        learn_groups(pairs, np.ones(7), 2, GroupLearning(Halved()), (1,))
+        GroupLearning(Halved()).learn(Problem(pairs, np.ones(7), 2))
 
 
 def test_adagrad_takes_the_prox_of_a_subclass_that_says_what_is_true_of_it() -> None:

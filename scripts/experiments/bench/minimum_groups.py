@@ -19,6 +19,7 @@ from stored_run import features_of_run, pairs_of_run
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.minimizer import Accuracy
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.minimum import BatchLearning, minimizer_loss
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning, identical_columns
 
@@ -63,7 +64,7 @@ def main() -> None:
         oscar = Oscar(1e-10, 3e-8, d)
         learner = BatchLearning(oscar, minimizer_loss(loss, 5e-4), fraction, accuracy)
         found = PreparedLearning(oscar, learner, scaling, merged).learn(
-            pairs, start, n_dense, (1,), lambda *work: None
+            Problem(pairs, start, n_dense)
         )
         seconds = time.process_time() - begin
         blocks = found.blocks

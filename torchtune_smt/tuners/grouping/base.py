@@ -15,7 +15,8 @@ from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import Certificate, Minimizer, SmoothedHinge
 from torchtune_smt.regularizers.oscar import Oscar
-from torchtune_smt.tuners.base import Show
+from torchtune_smt.tuners.base import Show, silent
+from torchtune_smt.tuners.gradient import check_pairs
 
 # Below this overlap of two seeds it is said that groups depend on chance.
 SAME = 0.5
@@ -92,6 +93,36 @@ def _together(sizes: Int64) -> int:
     return int((sizes * (sizes - 1) // 2).sum())
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What groups are learnt from.
+
+    pairs: x = H(better) - H(worse); none has a feature beyond D.
+    start (float64 [D]): the weights so far.
+    n_dense: ids below it are dense features.
+    seed: names the random streams.
+    show: see `Show`.
+    """
+
+    pairs: Rows
+    start: Float64
+    n_dense: int
+    seed: Sequence[int] = ()
+    show: Show = silent
+
+    def draw(self, stream: int) -> np.random.Generator:
+        """Return random numbers of a stream; 1, 4 and 6 to 8 are of `GroupingTuner`."""
+        return np.random.default_rng((*self.seed, stream))
+
+    def dimension(self, oscar: Oscar) -> int:
+        """Return OSCAR's d: as given, or the number of sparse features.
+
+        Raises InputError: there are no pairs.
+        """
+        check_pairs(len(self.pairs))
+        return oscar.dimension or max(self.start.size - self.n_dense, 1)
+
+
 def lifetime(oscar: Oscar, dimension: int) -> int:
     """Return after how many steps a weight is 0 again that one pair has made: 1 / (λ1 + λ2 d).
 
@@ -116,28 +147,21 @@ def fired_last(pairs: Rows, rows: Int64, blocks: Int64) -> float:
     return float(np.count_nonzero(fired & inside) / np.count_nonzero(inside))
 
 
-def certificate_of(
-    pairs: Rows, weights: Float64, n_dense: int, oscar: Oscar, dimension: int
-) -> Certificate | None:
+def certificate_of(problem: Problem, weights: Float64, oscar: Oscar) -> Certificate | None:
     """Return how far weights are from the minimum of the hinge; None where OSCAR is 0.
 
     It is with λ1 = λ2 = 0, and with λ1 = 0 where d is 1: λ2 is about two features.
     """
+    dimension = problem.dimension(oscar)
     if oscar.lambda1 + oscar.lambda2 * (dimension - 1) == 0.0:
         return None
-    minimizer = Minimizer(pairs, n_dense, SmoothedHinge(), weights.size)
+    minimizer = Minimizer(problem.pairs, problem.n_dense, SmoothedHinge(), weights.size)
     penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, dimension)
     return minimizer.certificate(penalty, weights)
 
 
 def judged(
-    pairs: Rows,
-    n_dense: int,
-    oscar: Oscar,
-    dimension: int,
-    weights: Float64,
-    blocks: Int64,
-    last: Int64 | None = None,
+    problem: Problem, oscar: Oscar, weights: Float64, blocks: Int64, last: Int64 | None = None
 ) -> tuple[tuple[str, ...], dict[str, float]]:
     """Return what is to be said of groups of steps, in sentences, and the numbers for the log.
 
@@ -150,7 +174,7 @@ def judged(
     numbers: dict[str, float] = {}
     certificate = None
     try:
-        certificate = certificate_of(pairs, weights, n_dense, oscar, dimension)
+        certificate = certificate_of(problem, weights, oscar)
     except (InputError, MemoryError) as error:
         # Groups do not need it.
         said = f"how far these weights are from the minimum is not known: {why_not(error)}"
@@ -162,10 +186,11 @@ def judged(
             "diagnosis/residual": certificate.residual.largest,
         }
         remarks.append(f"of these weights: {certificate}")
-    if last is not None and (blocks[n_dense:] >= 0).any():
+    if last is not None and (blocks[problem.n_dense :] >= 0).any():
+        pairs = problem.pairs
         share = fired_last(pairs, last, blocks)
         numbers["diagnosis/fired_last"] = share
-        recent = min(lifetime(oscar, dimension), len(pairs))
+        recent = min(lifetime(oscar, problem.dimension(oscar)), len(pairs))
         remarks.append(f"{share:.0%} of the features in groups fire in the last {recent:,} steps")
     return tuple(remarks), numbers
 
@@ -261,75 +286,54 @@ class GroupLearner(Checked, ABC):
         """What is random, and varied to see which groups depend on it."""
         return ORDER
 
-    def calibrated(
-        self, noise: Callable[[int], Rows], start: Float64, n_dense: int, show: Show
-    ) -> Self:
+    def calibrated(self, noise: Callable[[int], Rows], problem: Problem) -> Self:
         """Return what learns with the strength that follows from pairs that say nothing, if any.
 
         noise: returns such pairs; see `torchtune_smt.minimizer.noise_scale`.
-        start, n_dense, show: see `find`.
         """
         return self
 
-    def learn(
-        self,
-        pairs: Rows,
-        start: Float64,
-        n_dense: int,
-        seed: Sequence[int],
-        show: Show,
-        draw: Callable[[], Rows] | None = None,
-    ) -> LearntGroups:
+    def learn(self, problem: Problem, draw: Callable[[], Rows] | None = None) -> LearntGroups:
         """Return groups of the features of some pairs, and how much of them is chance's.
 
         For that it is done twice.
 
-        pairs, start, n_dense, seed, show: see `find`.
         draw: draws other pairs of the same features. Without it groups in which nothing else is
             random are not compared with any.
 
         Raises InputError, DivergenceError: see `find`.
         """
-        found = self.find(pairs, start, n_dense, seed, show)
+        found = self.find(problem)
         chance = self.chance
-        drawn = draw if chance.pairs else lambda: pairs
+        drawn = draw if chance.pairs else lambda: problem.pairs
         if drawn is None:
             return found
         try:
             others = drawn()
-            if chance.pairs and _equal(pairs, others):
+            if chance.pairs and _equal(problem.pairs, others):
                 chance, blocks = SAME_SAMPLE, found.blocks
             else:
-                blocks = self.again(others, start, n_dense, seed, show)
+                blocks = self.again(replace(problem, pairs=others))
         except (InputError, DivergenceError, MemoryError) as error:
             # This is only there to be compared with, and the groups that count are learnt.
             said = f"{chance.otherwise} nothing can be learnt: {why_not(error)}"
             return replace(found, remarks=(*found.remarks, said))
-        remarks, numbers = compared(found.blocks[n_dense:], blocks[n_dense:], chance)
+        first = problem.n_dense
+        remarks, numbers = compared(found.blocks[first:], blocks[first:], chance)
         return replace(found, remarks=(*found.remarks, *remarks), numbers=found.numbers | numbers)
 
-    def again(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> Int64:
+    def again(self, problem: Problem) -> Int64:
         """Return groups as `find` has them, by other random numbers: int64 [D]."""
 
         def shown(what: str, done: int, total: int, unit: str) -> None:
-            show(f"{what} again", done, total, unit)
+            problem.show(f"{what} again", done, total, unit)
 
         # 3 names the stream where 2 is that of `find`.
-        return self.find(pairs, start, n_dense, (*seed, 3), shown).blocks
+        return self.find(replace(problem, seed=(*problem.seed, 3), show=shown)).blocks
 
     @abstractmethod
-    def find(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> LearntGroups:
+    def find(self, problem: Problem) -> LearntGroups:
         """Return groups of the features of some pairs.
-
-        pairs: x = H(better) - H(worse); none has a feature beyond D.
-        start (float64 [D]): the weights so far.
-        n_dense: ids below it are dense features.
-        seed: names the random streams.
-        show: see `Show`.
 
         Raises InputError: there are no pairs; d is smaller than the number of sparse features that
         may get a weight. DivergenceError: a margin is not finite.

@@ -15,10 +15,14 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import LOGISTIC
 from torchtune_smt.optim.adagrad import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.gradient import check_pairs
-from torchtune_smt.tuners.grouping.base import DRAW, Chance, GroupLearner, LearntGroups, lifetime
-from torchtune_smt.tuners.grouping.steps import given_dimension
+from torchtune_smt.tuners.grouping.base import (
+    DRAW,
+    Chance,
+    GroupLearner,
+    LearntGroups,
+    Problem,
+    lifetime,
+)
 
 CONTROLS: Final = ("none", "single", "shuffled")
 NONE_DRAWN: Final = (
@@ -69,21 +73,18 @@ class RandomPairs(GroupLearner):
         """See `GroupLearner.chance`."""
         return DRAW
 
-    def find(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> LearntGroups:
+    def find(self, problem: Problem) -> LearntGroups:
         """Return the groups; see `GroupLearner.find`."""
-        check_pairs(len(pairs))
-        oscar = self.regularizer
-        dimension = given_dimension(oscar, start, n_dense)
-        order = np.random.default_rng((*seed, 2)).permutation(len(pairs))
+        pairs, start, oscar = problem.pairs, problem.start, self.regularizer
+        dimension = problem.dimension(oscar)
+        order = problem.draw(2).permutation(len(pairs))
         wrong = order[pairs.dot(start)[order] < 1.0]
         chosen = wrong[: lifetime(oscar, dimension)]
         blocks = np.full(start.size, -1, np.int64)
         for number, row in enumerate(chosen.tolist()):
             span = slice(pairs.begin[row], pairs.begin[row + 1])
             feature, value = pairs.feature[span], pairs.value[span]
-            free = (feature >= n_dense) & (blocks[feature] < 0) & (value != 0.0)
+            free = (feature >= problem.n_dense) & (blocks[feature] < 0) & (value != 0.0)
             blocks[feature[free]] = 2 * number + (value[free] < 0.0)
         text = f"{chosen.size:,} random pairs"
         numbers: dict[str, float] = {"control/pairs": chosen.size}
@@ -123,32 +124,26 @@ class ClusteredWeights(GroupLearner):
     strength: float = 1e-4
     passes: int = 20
 
-    def find(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> LearntGroups:
+    def find(self, problem: Problem) -> LearntGroups:
         """Return the groups; see `GroupLearner.find`. Weights begin at those so far."""
-        check_pairs(len(pairs))
-        weights = torch.from_numpy(start.copy())
-        optimizer = self._optimizer(weights, n_dense)
-        draw = np.random.default_rng((*seed, 2))
+        pairs, dimension = problem.pairs, problem.dimension(self.regularizer)
+        parameter = torch.nn.Parameter(torch.from_numpy(problem.start.copy()))
+        norm = L1(self.strength)
+        optimizer = AdaGrad([parameter], self.lr, norm, unregularized=problem.n_dense)
+        draw = problem.draw(2)
         for done in range(self.passes):
             optimizer.step_rows(pairs, LOGISTIC, order=draw.integers(len(pairs), size=len(pairs)))
-            show("learning weights", done + 1, self.passes, "pass")
+            problem.show("learning weights", done + 1, self.passes, "pass")
         optimizer.flush()
-        values = optimizer.param_groups[0]["params"][0].detach().numpy().copy()
-        values[:n_dense] = 0.0
+        values = parameter.detach().numpy().copy()
+        values[: problem.n_dense] = 0.0
         blocks = np.full(values.size, -1, np.int64)
         for sign, side in ((0, np.flatnonzero(values > 0)), (1, np.flatnonzero(values < 0))):
             blocks[side] = 2 * clusters(np.abs(values[side]), self.count) + sign
         text = (
             f"{self.passes * len(pairs):,} steps of AdaGrad, {np.count_nonzero(values):,} weights"
         )
-        dimension = given_dimension(self.regularizer, start, n_dense)
         return LearntGroups(blocks, dimension, text, why_none=NOT_ONE)
-
-    def _optimizer(self, weights: torch.Tensor, n_dense: int) -> AdaGrad:
-        parameter = torch.nn.Parameter(weights)
-        return AdaGrad([parameter], self.lr, L1(self.strength), unregularized=n_dense)
 
 
 def clusters(values: Float64, count: int) -> Int64:

@@ -33,6 +33,7 @@ from torchtune_smt.tuners.grouping.base import (
     Chance,
     GroupLearner,
     LearntGroups,
+    Problem,
 )
 
 FRACTION_TOO_LARGE: Final = (
@@ -105,9 +106,7 @@ class BatchLearning(GroupLearner):
         """See `GroupLearner.chance`."""
         return SAMPLE
 
-    def calibrated(
-        self, noise: Callable[[int], Rows], start: Float64, n_dense: int, show: Show
-    ) -> Self:
+    def calibrated(self, noise: Callable[[int], Rows], problem: Problem) -> Self:
         """Return what learns with the strength at which noise has no weight, if `noise` is given.
 
         Raises InputError: a draw has no pairs.
@@ -116,35 +115,33 @@ class BatchLearning(GroupLearner):
             return self
         oscar = self.regularizer
         if oscar.dimension is None:
-            oscar = replace(oscar, dimension=start.size - n_dense)
+            oscar = replace(oscar, dimension=problem.start.size - problem.n_dense)
         assert oscar.dimension is not None
         scale = noise_scale(
             noise,
             Penalty(oscar.lambda1, oscar.lambda2, oscar.dimension),
-            n_dense,
+            problem.n_dense,
             self.loss,
             self.noise,
-            start=_dense_alone(start, n_dense),
+            start=_dense_alone(problem),
             device=self.device,
-            on_draw=lambda done, draws: show("shuffling gains", done, draws, "draw"),
+            on_draw=lambda done, draws: problem.show("shuffling gains", done, draws, "draw"),
         )
         return replace(self, regularizer=oscar, noise_scale=scale)
 
-    def find(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> LearntGroups:
+    def find(self, problem: Problem) -> LearntGroups:
         """Return the groups; see `GroupLearner.find`. Dense weights begin where they are."""
-        oscar = self.regularizer
-        minimizer = Minimizer(pairs, n_dense, self.loss, start.size, self.device)
+        oscar, size = self.regularizer, problem.start.size
+        minimizer = Minimizer(problem.pairs, problem.n_dense, self.loss, size, self.device)
         penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, oscar.dimension)
-        begin = _dense_alone(start, n_dense)
+        begin = _dense_alone(problem)
         largest = minimizer.largest_scale(penalty, begin)
         scale = self._scale(largest)
         if scale == 0.0:
             whose = "" if largest == 0.0 else " of noise"
             said = f"lambda_max{whose} is 0, so that no part of it groups anything: "
             return LearntGroups(
-                np.full(start.size, -1, np.int64),
+                np.full(size, -1, np.int64),
                 penalty.dimension,
                 "no step",
                 (f"{said}{_why(minimizer)}",),
@@ -152,10 +149,10 @@ class BatchLearning(GroupLearner):
             )
         if self.path > 1 and scale < largest:
             scales = path_scales(largest, scale, self.path)
-            found, steps, left = self._follow(minimizer, penalty, scales, begin, show)
+            found, steps, left = self._follow(minimizer, penalty, scales, begin, problem.show)
             remarks = [*left, *found.messages]
         else:
-            found = self._minimize(minimizer, penalty.times(scale), begin, show)
+            found = self._minimize(minimizer, penalty.times(scale), begin, problem.show)
             steps, remarks = found.steps, list(found.messages)
             if self.path > 1:
                 said = "a path goes down from lambda_max, and these lambdas are not below it"
@@ -198,11 +195,9 @@ class BatchLearning(GroupLearner):
             why_none=why,
         )
 
-    def again(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> Int64:
+    def again(self, problem: Problem) -> Int64:
         """Return the groups of other pairs, found without a path; see `GroupLearner.again`."""
-        return GroupLearner.again(replace(self, path=1), pairs, start, n_dense, seed, show)
+        return GroupLearner.again(replace(self, path=1), problem)
 
     def _scale(self, largest: float) -> float:
         """Return what λ1 and λ2 are multiplied with; 0 where λ_max is, and a part of it asked."""
@@ -244,10 +239,10 @@ class BatchLearning(GroupLearner):
         return minimum, steps, left
 
 
-def _dense_alone(start: Float64, n_dense: int) -> Float64:
-    """Return weights without those of sparse features."""
-    begin = start.copy()
-    begin[n_dense:] = 0.0
+def _dense_alone(problem: Problem) -> Float64:
+    """Return the weights so far, without those of sparse features."""
+    begin = problem.start.copy()
+    begin[problem.n_dense :] = 0.0
     return begin
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -13,8 +13,7 @@ from torchtune_smt.core.accepts import SWITCH, accepting, one_of
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.grouping.base import Chance, GroupLearner, LearntGroups
+from torchtune_smt.tuners.grouping.base import Chance, GroupLearner, LearntGroups, Problem
 
 SCALINGS: Final = ("none", "rms")
 
@@ -125,24 +124,19 @@ class PreparedLearning(GroupLearner):
         """See `GroupLearner.chance`."""
         return self.learner.chance
 
-    def calibrated(
-        self, noise: Callable[[int], Rows], start: Float64, n_dense: int, show: Show
-    ) -> Self:
+    def calibrated(self, noise: Callable[[int], Rows], problem: Problem) -> Self:
         """Return what learns with the strength of noise, prepared too; see `GroupLearner`."""
 
         def prepared(number: int) -> Rows:
-            return self._prepared(noise(number), n_dense, start.size)[1].pairs
+            return self._prepared(replace(problem, pairs=noise(number)))[0].pairs
 
-        learner = replace(self.learner, regularizer=self.regularizer)
-        learner = learner.calibrated(prepared, start, n_dense, show)
+        learner = self._own.calibrated(prepared, problem)
         return replace(self, regularizer=learner.regularizer, learner=learner)
 
-    def find(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> LearntGroups:
+    def find(self, problem: Problem) -> LearntGroups:
         """Return the groups; see `GroupLearner.find`."""
-        learner, prepared = self._prepared(pairs, n_dense, start.size)
-        found = learner.find(prepared.pairs, prepared.weights(start), n_dense, seed, show)
+        prepared, own = self._prepared(problem)
+        found = self._own.find(own)
         remarks, numbers = found.remarks, dict(found.numbers)
         if self.merge_identical:
             sizes = np.bincount(prepared.one)
@@ -159,23 +153,23 @@ class PreparedLearning(GroupLearner):
             numbers=numbers,
         )
 
-    def again(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> Int64:
+    def again(self, problem: Problem) -> Int64:
         """Return the groups of other random numbers; see `GroupLearner.again`."""
-        learner, prepared = self._prepared(pairs, n_dense, start.size)
-        blocks = learner.again(prepared.pairs, prepared.weights(start), n_dense, seed, show)
-        return blocks[prepared.one]
+        prepared, own = self._prepared(problem)
+        return self._own.again(own)[prepared.one]
 
-    def _prepared(
-        self, pairs: Rows, n_dense: int, dimension: int
-    ) -> tuple[GroupLearner, PreparedPairs]:
-        """Return what learns, and what from."""
+    @property
+    def _own(self) -> GroupLearner:
+        return replace(self.learner, regularizer=self.regularizer)
+
+    def _prepared(self, problem: Problem) -> tuple[PreparedPairs, Problem]:
+        """Return prepared pairs, and what is learnt from them."""
         prepared = prepared_pairs(
-            pairs,
-            n_dense,
-            dimension,
+            problem.pairs,
+            problem.n_dense,
+            problem.start.size,
             scaling=self.scaling,
             merge_identical=self.merge_identical,
         )
-        return replace(self.learner, regularizer=self.regularizer), prepared
+        start = prepared.weights(problem.start)
+        return prepared, replace(problem, pairs=prepared.pairs, start=start)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,9 +20,7 @@ from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES
 from torchtune_smt.regularizers import NoRegularizer
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.regularizers.oscar_prox import given_dimension_error
-from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.gradient import check_pairs
-from torchtune_smt.tuners.grouping.base import GroupLearner, LearntGroups, judged, lifetime
+from torchtune_smt.tuners.grouping.base import GroupLearner, LearntGroups, Problem, judged, lifetime
 
 # Steps between two reports.
 CHUNK = 1 << 19
@@ -51,63 +48,81 @@ class StepLearning(GroupLearner):
     passes: int = 20
 
     @abstractmethod
-    def learnt(
-        self,
-        pairs: Rows,
-        start: Float64,
-        n_dense: int,
-        seed: Sequence[int],
-        stream: int,
-        show: Callable[[int, int, str], None],
-    ) -> Learned:
-        """Return weights and their groups; see `GroupLearner.find`.
+    def learnt(self, problem: Problem, stream: int, what: str) -> Learned:
+        """Return weights and their groups; `stream` is of the random numbers of the steps.
 
-        `stream` names the random stream of the steps; 1, 4 and 6 are of `GroupingTuner`.
+        what: how it is called where it is shown.
         """
         ...
 
-    def find(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> LearntGroups:
+    def find(self, problem: Problem) -> LearntGroups:
         """Return the groups; see `GroupLearner.find`."""
-        found = self.learnt(pairs, start, n_dense, seed, 2, partial(show, "learning groups"))
-        oscar, d = self.regularizer, found.dimension
-        remarks, numbers = judged(pairs, n_dense, oscar, d, found.weights, found.blocks, found.last)
+        found = self.learnt(problem, 2, "learning groups")
+        blocks = found.blocks
+        remarks, numbers = judged(problem, self.regularizer, found.weights, blocks, found.last)
         numbers |= {"oscar/loss": found.loss, "oscar/steps": found.steps}
         where = ""
         if found.shards:
             numbers["oscar/shards"] = found.shards
             where = f" on {found.shards} shards"
         text = f"{found.steps:,} steps{where}, twice,"
-        return LearntGroups(found.blocks, d, text, remarks, numbers)
+        return LearntGroups(blocks, found.dimension, text, remarks, numbers)
 
-    def again(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> Int64:
+    def again(self, problem: Problem) -> Int64:
         """Return the groups of another order; see `GroupLearner.again`."""
-        shown = partial(show, "learning groups in another order")
-        return self.learnt(pairs, start, n_dense, seed, 3, shown).blocks
+        return self.learnt(problem, 3, "learning groups in another order").blocks
+
+    def _oscar(self, problem: Problem) -> tuple[Oscar, int]:
+        """Return OSCAR with its d, and this.
+
+        Raises InputError: it is smaller than the number of sparse features that may get a weight.
+        """
+        dimension = problem.dimension(self.regularizer)
+        if self.regularizer.dimension is not None:
+            count = count_features(problem.start, problem.n_dense, problem.pairs.feature)
+            if dimension < count:
+                raise given_dimension_error(dimension, "sparse features in the pairs", count)
+        return replace(self.regularizer, dimension=dimension), dimension
 
 
 @dataclass(frozen=True)
 class GroupLearning(StepLearning):
-    """Algorithm 2, whose steps are taken one after the other, and OSCAR's prox with each."""
+    """Algorithm 2: FOBOS with OSCAR on the hinge of random pairs.
 
-    def learnt(
-        self,
-        pairs: Rows,
-        start: Float64,
-        n_dense: int,
-        seed: Sequence[int],
-        stream: int,
-        show: Callable[[int, int, str], None],
-    ) -> Learned:
+    One pair a step, drawn uniformly with replacement, and OSCAR's prox with each. Dense features
+    are updated and not regularised. Steps count from t = 1 at each call.
+    """
+
+    def learnt(self, problem: Problem, stream: int, what: str) -> Learned:
         """See `StepLearning`."""
-
-        def on_steps(done: int, steps: int) -> None:
-            show(done, steps, "step")
-
-        return learn_groups(pairs, start, n_dense, self, (*seed, stream), on_steps)
+        pairs, n_dense = problem.pairs, problem.n_dense
+        oscar, dimension = self._oscar(problem)
+        parameter = torch.nn.Parameter(torch.from_numpy(problem.start.copy()))
+        optimizer = FobosOscar(
+            [parameter],
+            lr=self.lr,
+            regularizer=oscar,
+            schedule=self.schedule,
+            unregularized=n_dense,
+        )
+        n = len(pairs)
+        steps = self.passes * n
+        draw = problem.draw(stream)
+        total = 0.0
+        recent = min(lifetime(oscar, dimension), n)
+        last_fired = []
+        for begin in range(0, steps, CHUNK):
+            order = draw.integers(n, size=min(CHUNK, steps - begin))
+            margins = optimizer.step_rows(pairs, HINGE, order=order)
+            last = margins[max(steps - n - begin, 0) :]
+            total += float(np.maximum(1.0 - last, 0.0).sum())
+            first = max(steps - recent - begin, 0)
+            last_fired.append(order[first:][margins[first:] < 1.0])
+            problem.show(what, begin + order.size, steps, "step")
+        optimizer.flush()
+        blocks: Int64 = optimizer.groups().numpy()
+        fired = np.concatenate(last_fired)
+        return Learned(blocks, parameter.detach().numpy(), dimension, steps, total / n, fired)
 
 
 @dataclass(frozen=True)
@@ -131,71 +146,6 @@ class Learned:
     loss: float
     last: Int64 | None = None
     shards: int = 0
-
-
-def learn_groups(
-    pairs: Rows,
-    start: Float64,
-    n_dense: int,
-    settings: GroupLearning,
-    seed: Sequence[int],
-    on_steps: Callable[[int, int], None] = lambda done, steps: None,
-) -> Learned:
-    """Learn groups of features by FOBOS with OSCAR on the hinge of random pairs.
-
-    One pair a step, drawn uniformly with replacement. Dense features are updated and not
-    regularised.
-
-    start (float64 [D]): W^1 of the algorithm; steps count from t = 1 at each call.
-    pairs, n_dense, seed: see `GroupLearner.find`.
-    on_steps: told now and then how many steps are done, and of how many.
-    """
-    check_pairs(len(pairs))
-    dimension = oscar_dimension(pairs, start, n_dense, settings.regularizer)
-    parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
-    optimizer = FobosOscar(
-        [parameter],
-        lr=settings.lr,
-        regularizer=replace(settings.regularizer, dimension=dimension),
-        schedule=settings.schedule,
-        unregularized=n_dense,
-    )
-    n = len(pairs)
-    steps = settings.passes * n
-    draw = np.random.default_rng(seed)
-    total = 0.0
-    recent = min(lifetime(settings.regularizer, dimension), n)
-    last_fired = []
-    for begin in range(0, steps, CHUNK):
-        order = draw.integers(n, size=min(CHUNK, steps - begin))
-        margins = optimizer.step_rows(pairs, HINGE, order=order)
-        last = margins[max(steps - n - begin, 0) :]
-        total += float(np.maximum(1.0 - last, 0.0).sum())
-        first = max(steps - recent - begin, 0)
-        last_fired.append(order[first:][margins[first:] < 1.0])
-        on_steps(begin + order.size, steps)
-    optimizer.flush()
-    blocks: Int64 = optimizer.groups().numpy()
-    fired = np.concatenate(last_fired)
-    return Learned(blocks, parameter.detach().numpy(), dimension, steps, total / n, fired)
-
-
-def oscar_dimension(pairs: Rows, start: Float64, n_dense: int, regularizer: Oscar) -> int:
-    """Return OSCAR's d.
-
-    Raises InputError: it is smaller than the number of sparse features that may get a weight.
-    """
-    dimension = given_dimension(regularizer, start, n_dense)
-    if regularizer.dimension is not None:
-        count = count_features(start, n_dense, pairs.feature)
-        if dimension < count:
-            raise given_dimension_error(dimension, "sparse features in the pairs", count)
-    return dimension
-
-
-def given_dimension(regularizer: Oscar, start: Float64, n_dense: int) -> int:
-    """Return OSCAR's d, which is not compared with the features that there are."""
-    return regularizer.dimension or max(start.size - n_dense, 1)
 
 
 def count_features(weights: Float64, first: int, found: Integers) -> int:
@@ -282,25 +232,43 @@ class MixedLearning(StepLearning):
     shards: int = 8
     compute: Compute = compute_here
 
-    def learnt(
-        self,
-        pairs: Rows,
-        start: Float64,
-        n_dense: int,
-        seed: Sequence[int],
-        stream: int,
-        show: Callable[[int, int, str], None],
-    ) -> Learned:
+    def learnt(self, problem: Problem, stream: int, what: str) -> Learned:
         """See `StepLearning`; the shards are those of any stream."""
-        check_pairs(len(pairs))
-        dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
-        options = replace(self, regularizer=replace(self.regularizer, dimension=dimension))
-        shards = cut(pairs, self.shards, (*seed, 5))
+        n_dense, (oscar, dimension) = problem.n_dense, self._oscar(problem)
+        shards = cut(problem.pairs, self.shards, (*problem.seed, 5))
+        weights = problem.start.copy()
+        blocks = np.full(weights.size, -1, np.int64)
+        loss = 0.0
+        for done in range(self.passes):
+            tasks = (
+                ShardSteps(
+                    shard.pairs,
+                    weights[shard.features],
+                    done * len(shard.pairs),
+                    self.lr,
+                    self.schedule,
+                    (*problem.seed, stream, done, number),
+                )
+                for number, shard in enumerate(shards)
+            )
+            moved = np.zeros(weights.size)
+            loss = 0.0
+            for shard, result in zip(shards, self.compute(tasks), strict=True):
+                moved[shard.features] += result.weights - weights[shard.features]
+                loss += result.loss
+            weights += moved / len(shards)
+            length = sum(self._length(done, len(shard.pairs)) for shard in shards) / len(shards)
+            sparse, group = oscar.groups(torch.from_numpy(weights[n_dense:]), length)
+            weights[n_dense:], blocks[n_dense:] = sparse.numpy(), group.numpy()
+            problem.show(what, done + 1, self.passes, "pass")
+        count = len(problem.pairs)
+        steps = self.passes * count
+        return Learned(blocks, weights, dimension, steps, loss / count, shards=len(shards))
 
-        def on_pass(done: int) -> None:
-            show(done, self.passes, "pass")
-
-        return learn_mixed(shards, start, n_dense, options, (*seed, stream), on_pass)
+    def _length(self, done: int, steps: int) -> float:
+        """Return the sum of the sizes of a shard's steps in a pass, after `done` passes."""
+        t = np.arange(done * steps + 1, (done + 1) * steps + 1, dtype=np.float64)
+        return float(self.lr * (t ** -SCHEDULES[self.schedule]).sum())
 
 
 class Shard(NamedTuple):
@@ -319,54 +287,3 @@ def cut(pairs: Rows, shards: int, seed: Sequence[int]) -> list[Shard]:
     order = np.random.default_rng(seed).permutation(len(pairs))
     parts = np.array_split(order, min(shards, len(pairs)))
     return [Shard(*pairs.chosen(np.sort(part)).numbered()) for part in parts]
-
-
-def learn_mixed(
-    shards: Sequence[Shard],
-    start: Float64,
-    n_dense: int,
-    options: MixedLearning,
-    seed: Sequence[int],
-    on_pass: Callable[[int], None] = lambda done: None,
-) -> Learned:
-    """Learn groups from shards of pairs, with d in the regulariser of `options`.
-
-    start, n_dense, seed: see `GroupLearner.find`.
-    on_pass: told how many passes are done.
-    """
-    dimension = options.regularizer.dimension
-    assert dimension is not None
-    weights = start.copy()
-    blocks = np.full(start.size, -1, np.int64)
-    count = sum(len(shard.pairs) for shard in shards)
-    loss = 0.0
-    for done in range(options.passes):
-        tasks = (
-            ShardSteps(
-                shard.pairs,
-                weights[shard.features],
-                done * len(shard.pairs),
-                options.lr,
-                options.schedule,
-                (*seed, done, number),
-            )
-            for number, shard in enumerate(shards)
-        )
-        moved = np.zeros(weights.size)
-        loss = 0.0
-        for shard, result in zip(shards, options.compute(tasks), strict=True):
-            moved[shard.features] += result.weights - weights[shard.features]
-            loss += result.loss
-        weights += moved / len(shards)
-        length = sum(_length(options, done, len(shard.pairs)) for shard in shards) / len(shards)
-        sparse, group = options.regularizer.groups(torch.from_numpy(weights[n_dense:]), length)
-        weights[n_dense:], blocks[n_dense:] = sparse.numpy(), group.numpy()
-        on_pass(done + 1)
-    steps = options.passes * count
-    return Learned(blocks, weights, dimension, steps, loss / count, shards=len(shards))
-
-
-def _length(options: MixedLearning, done: int, steps: int) -> float:
-    """Return the sum of the sizes of a shard's steps in a pass, after `done` passes."""
-    t = np.arange(done * steps + 1, (done + 1) * steps + 1, dtype=np.float64)
-    return float(options.lr * (t ** -SCHEDULES[options.schedule]).sum())

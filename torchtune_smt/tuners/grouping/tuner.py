@@ -25,7 +25,7 @@ from torchtune_smt.samplers import PairSampler, pair_rows, shuffled_gains
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.grouping.base import GroupLearner
+from torchtune_smt.tuners.grouping.base import GroupLearner, Problem
 from torchtune_smt.tuners.grouping.controls import CONTROLS, controlled
 from torchtune_smt.tuners.grouping.groups import FeatureGroups, ZeroGroup
 from torchtune_smt.tuners.grouping.steps import count_features
@@ -274,8 +274,8 @@ class GroupingTuner(Tuner):
             shuffled = (shuffled_gains(kbest, (*seed, 7, draw), n_dense) for kbest in lists)
             return pair_rows(shuffled, self.sampler, (*seed, 8, draw))
 
-        learning = learning.calibrated(noise, start, n_dense, self.show)
-        learned = learning.learn(pairs, start, n_dense, seed, self.show, draw)
+        problem = Problem(pairs, start, n_dense, seed, self.show)
+        learned = learning.calibrated(noise, problem).learn(problem, draw)
         keep = None
         if self.zero_group == "keep":
             keep = np.zeros(start.size, np.bool_)
