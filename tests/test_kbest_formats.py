@@ -192,7 +192,8 @@ def test_a_line_without_a_dense_value_is_a_fault_unless_one_is_named(tmp_path: P
     with pytest.raises(InputError, match="list:2: .*'Glue' is missing.*missing=VALUE"):
         read_lists(path)
     assert read_lists(path, on_error="skip").summary() == (
-        "1 hypotheses of 1 sentences; 2 lines with other dense features, 1 sentences without a list"
+        "1 hypotheses of 1 sentences; 2 lines with other dense features, 2 sentences with a fault, "
+        "1 sentences without a list"
     )
     whole = write(tmp_path / "whole", CDEC)
     for format in ("cdec", None):
@@ -329,6 +330,7 @@ def test_whole_lists_in_another_order_are_sorted(
         # Nothing but a line with a fault is left out.
         read = read_lists(write(path, text.replace("2 ||| a", "2 ||| a |||")), on_error="skip")
         assert read.n_sentences == 6 and set(read.skipped) == {
+            "sentences with a fault",
             "lines with a bad score",
             "sentences without a list",
         }
@@ -370,7 +372,7 @@ def test_not_utf8(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="list:2: is not valid UTF-8"):
         read_lists(path)
     lists = read_lists(path, on_error="skip")
-    assert lists.skipped == {"lines not in UTF-8": 1}
+    assert lists.skipped == {"lines not in UTF-8": 1, "sentences with a fault": 1}
     assert lists.lists.features.names(range(len(lists.lists.features))) == ["LM", "Glue", "id:a=b"]
     assert lists.lists.words.names(range(len(lists.lists.words))) == ["ein", "haus"]
 
@@ -498,6 +500,7 @@ def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Pa
     assert lists.lists.statistics.tolist() == [[8, 5, 3, 1, 9, 8, 7, 6, 9, 10]]
     assert lists.lists.entries().tolist() == [3]
     assert lists.skipped == {
+        "sentences with a fault": 2,
         "lines with a bad value": 1,
         "lines with bad statistics": 1,
         "sentences without a list": 1,

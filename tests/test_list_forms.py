@@ -395,6 +395,43 @@ def test_damage_is_located(damage: str, tmp_path: Path) -> None:
     assert error.value.line == line and str(tmp_path / name) in str(error.value)
 
 
+# What is wrong with the file as a whole, or with its ids.
+WHOLE = ("no array", "array cut off", "from 1", "sentence twice", "another sentence between")
+
+
+@pytest.mark.parametrize("damage", [damage for damage in DAMAGES if damage not in WHOLE])
+def test_skipping_counts_sentences_and_loses_no_line(damage: str, tmp_path: Path) -> None:
+    """As many sentences are written as the whole file has, plainly and as lists, by `rerank`."""
+    form, name, old, new, _, _ = DAMAGES[damage]
+    files = dict(EXAMPLES[form][0])
+    # A feature that all lists have.
+    if form == "hypo2trans":
+        files |= {"comet": "1\n" * 3}
+    whole = read_lists(put(tmp_path / "whole", EXAMPLES[form][0]))
+    files[name] = files[name].replace(old, new, 1)
+    path = put(tmp_path / "damaged", files)
+    options = {"format": form} if form in FORM_NAMES else {}
+    damaged = read_lists(path, options.get("format"), on_error="skip")
+    assert damaged.n_sentences == whole.n_sentences
+    assert damaged.skipped["sentences with a fault"] == 1, damaged.skipped
+    weights = "".join(f"{name} 1\n" for name in damaged.dense_names)
+    (tmp_path / "weights").write_text(weights)
+    given = [f"input={path}", "weights=weights", "on_error=skip"]
+    given += [f"{key}={value}" for key, value in options.items()]
+    outcome = run_command("rerank", *given, "output=best", folder=tmp_path)
+    assert outcome.code == 0, outcome.err
+    assert "1 sentences with a fault" in outcome.err
+    assert (tmp_path / "best").read_text().count("\n") == whole.n_sentences
+    outcome = run_command("rerank", *given, "output=lists", "n_best=9", folder=tmp_path)
+    assert outcome.code == 0, outcome.err
+    again = read_lists(tmp_path / "lists", options.get("format"), on_error="skip")
+    texts = {id: [text for text, *_ in some] for id, some in plain(damaged.lists)}
+    found = {id: sorted(text for text, *_ in some) for id, some in plain(again.lists)}
+    assert found == {id: sorted(some) for id, some in texts.items()}
+    if form in ("json", "sockeye"):
+        assert again.n_sentences == whole.n_sentences
+
+
 # What is put into a file, or taken out of it: bytes that mean something in some form.
 PIECES = [b"", b"\t", b"\n", b"\r", b" ||| ", b"nan", b"-inf", b"1e999", b"\xff", b"\0", b"{", b"}"]
 PIECES += [
@@ -466,7 +503,11 @@ def test_a_skipped_hypothesis_leaves_its_sentence(tmp_path: Path) -> None:
     path = put(tmp_path, {"list": JSON.replace('"tensor(2)"', '"tensor(nan)"')})
     stored = read_lists(path, on_error="skip")
     assert [id for id, _ in plain(stored.lists)] == ["u2"] and stored.n_sentences == 3
-    assert stored.skipped == {"hypotheses with a fault": 1, "sentences without a list": 1}
+    assert stored.skipped == {
+        "hypotheses with a fault": 1,
+        "sentences with a fault": 1,
+        "sentences without a list": 1,
+    }
 
 
 def test_a_missing_feature_is_filled_and_the_score_is_one(tmp_path: Path) -> None:
@@ -641,8 +682,12 @@ def test_ranks_of_kaldi(tmp_path: Path) -> None:
 
 def test_a_score_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("0 ||| a ||| score=2 lm=1 ||| 5\n")
-    with pytest.raises(InputError, match="score"):
-        read_lists(tmp_path / "list", score=True)
+    hypothesis = {"text": "a", "features": {"score": 2, "lm": 1}, "score": 5}
+    records = [{"id": 0, "hypotheses": [hypothesis]}]
+    (tmp_path / "records").write_text("".join(map(json.dumps, records)))
+    for name in ("list", "records"):
+        with pytest.raises(InputError, match="score=true"):
+            read_lists(tmp_path / name, score=True)
 
 
 def test_files_that_name_sentences_and_files_that_number_them(tmp_path: Path) -> None:

@@ -267,12 +267,12 @@ def test_faulty_lines_are_skipped_if_asked(
     rerank(monkeypatch, "on_error=skip")
     out, err = capsys.readouterr()
     assert out == "c d\n\nf\n"
-    assert "1 lines with a bad value, 1 sentences without a list" in err
+    assert "1 lines with a bad value, 1 sentences with a fault, 1 sentences without a list" in err
     (folder / "list").write_text("\n".join([*lines, bad]))
     rerank(monkeypatch, "on_error=skip")
     out, err = capsys.readouterr()
     assert out == "c d\n\n"
-    assert "1 lines with a bad value, 1 sentences without a list" in err
+    assert "1 lines with a bad value, 1 sentences with a fault, 1 sentences without a list" in err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,12 +16,17 @@ from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import finite_number, whole_number
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.kbest.readers import SCORE
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.readers import SCORE, is_number
 from torchtune_smt.kbest.stored_lists import StoredLists, names_in
 
 AnyPath = str | os.PathLike[str]
 
 _KEY = ("id", "rank")
+
+OWN_SCORE: Final = (
+    f"the lists have a feature {SCORE!r} of their own; leave score=true out, or rename it"
+)
 
 
 class _Table(NamedTuple):
@@ -56,7 +61,7 @@ def with_columns(
     for column, (name, file) in enumerate(columns.items()):
         path = Path(file)
         table = tables[path] = tables.get(path) or _read(path)
-        if name in lists.features and np.isin(lists.features.id(name), lists.rows.feature):
+        if _has(lists, name):
             raise InputError(
                 f"the lists have a feature {name!r} already; call it otherwise", path=path
             )
@@ -67,12 +72,16 @@ def with_columns(
 def with_score(stored: StoredLists) -> StoredLists:
     """Return lists whose score is a feature, `SCORE`."""
     lists = stored.lists
-    assert lists.score is not None and lists.features is not None
-    if SCORE in lists.features and np.isin(lists.features.id(SCORE), lists.rows.feature):
-        raise InputError(
-            f"the lists have a feature {SCORE!r} of their own; leave score=true out, or rename it"
-        )
+    assert lists.score is not None
+    if _has(lists, SCORE):
+        raise InputError(OWN_SCORE)
     return _with_values(stored, [SCORE], lists.score[:, None])
+
+
+def _has(lists: KBestLists, name: str) -> bool:
+    """Say whether a hypothesis has a feature."""
+    features = lists.features
+    return features is not None and bool(np.isin(features.lookup([name]), lists.rows.feature)[0])
 
 
 def _with_values(stored: StoredLists, names: list[str], values: Float64) -> StoredLists:
@@ -121,7 +130,7 @@ def _read(path: Path) -> _Table:
     rows = [line.split("\t") for line in read_lines(path)]
     if not rows:
         raise InputError("is empty; a number a line is expected", path=path)
-    if any(map(_is_name, rows[0])):
+    if any(_number(field) is None and not is_number(field) for field in rows[0]):
         return _Table(path, rows[0], rows[1:], 2)
     return _Table(path, [], rows, 1)
 
@@ -130,12 +139,6 @@ def _number(field: str) -> float | None:
     """Return a number, NaN for what says that there is none; None for anything else."""
     field = field.strip(" ")
     return np.nan if field.lower() in ("", "nan", "na", "none") else finite_number(field)
-
-
-def _is_name(field: str) -> bool:
-    """Say whether it may be the name of a column; an infinite number is none."""
-    infinite = field.strip(" ").lstrip("+-").lower() in ("inf", "infinity")
-    return _number(field) is None and not infinite
 
 
 def _values(stored: StoredLists, table: _Table, name: str, missing: float | None) -> Float64:

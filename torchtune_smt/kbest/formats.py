@@ -490,6 +490,9 @@ class ListAssembler:
         most = last + self.n_lines
         faulty = [int(some[some <= most].max(initial=-1)) for some in self._faulty]
         self.n_sentences = max(last, *faulty) + 1
+        lost = np.unique(np.concatenate(self._faulty))
+        if count := int(((lost >= 0) & (lost <= most)).sum()):
+            self.skipped["sentences with a fault"] = count
         self._check_names(lists)
         return lists
 

@@ -15,16 +15,16 @@ import numpy as np
 from torchtune_smt.core.accepts import FINITE, one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.text import finite_number, split_fields
+from torchtune_smt.core.text import split_fields
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import WRITABLE
 from torchtune_smt.kbest import readers
-from torchtune_smt.kbest.columns import AnyPath, scaled, with_columns, with_score
+from torchtune_smt.kbest.columns import OWN_SCORE, AnyPath, scaled, with_columns, with_score
 from torchtune_smt.kbest.formats import Format, OnError
 from torchtune_smt.kbest.formats import read_lists as read_bars
 from torchtune_smt.kbest.lists import KBestLists, tokens_of
-from torchtune_smt.kbest.readers import SCORE, Entry, Sizes
+from torchtune_smt.kbest.readers import SCORE, Entry, Sizes, is_number
 from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged
 
 # Lines of a file that are looked at to tell its form.
@@ -50,12 +50,6 @@ def _is_sockeye(_: Path, lines: Sequence[str]) -> bool:
     return bool(lines) and lines[0].startswith("{") and '"sentence_id"' in lines[0]
 
 
-def _is_number(text: str) -> bool:
-    """Say whether it is a number, be it infinite or none: the reader says what is wrong with it."""
-    text = text.strip(" ")
-    return finite_number(text) is not None or text.lstrip("+-").lower() in ("inf", "nan")
-
-
 def _most(good: Sequence[bool]) -> bool:
     # One line among others may have a fault.
     return bool(good) and 2 * sum(good) >= len(good)
@@ -63,12 +57,12 @@ def _most(good: Sequence[bool]) -> bool:
 
 def _is_ctranslate2(_: Path, lines: Sequence[str]) -> bool:
     fields = [split_fields(line) for line in lines]
-    return _most([len(some) == 2 and _is_number(some[0]) for some in fields])
+    return _most([len(some) == 2 and is_number(some[0]) for some in fields])
 
 
 def _is_nemo(_: Path, lines: Sequence[str]) -> bool:
     ends = [line.rpartition("\t") for line in lines]
-    return _most([bool(tab) and _is_number(end) for _, tab, end in ends])
+    return _most([bool(tab) and is_number(end) for _, tab, end in ends])
 
 
 FORMS: Final[Mapping[str, Form]] = {
@@ -216,27 +210,33 @@ def _assembled(
     filled: set[str | int] = set()
     kept: list[Entry] = []
     places: list[int] = []
+    faulty: set[str | int] = set()
     skipped: Counter[str] = Counter()
     strings: list[str] = []
+    again = ""
     for entry in entries:
         if entry.text is None and not entry.error:
-            if entry.id in announced:
-                raise InputError(
-                    f"the sentence {entry.id!r} is there twice", path=entry.path, line=entry.line
-                )
-            announced.add(entry.id)
-            sentences[entry.id] = entry.references
+            again = f"the sentence {entry.id!r} is there twice" if entry.id in announced else ""
+            if again and on_error == "error":
+                raise InputError(again, path=entry.path, line=entry.line)
+            if not again:
+                announced.add(entry.id)
+                sentences[entry.id] = entry.references
             continue
+        entry = entry._replace(error=entry.error or again)
         strings.append(entry.text or "")
         sentences.setdefault(entry.id, ())
         filled.add(entry.id)
         if entry.error and on_error == "error":
             raise InputError(entry.error, path=entry.path, line=entry.line)
         if entry.error:
-            skipped["hypotheses with a fault"] += 1
+            skipped[f"{'records' if entry.whole else 'hypotheses'} with a fault"] += 1
+            faulty.add(entry.id)
         else:
             kept.append(entry)
             places.append(len(strings))
+    if faulty:
+        skipped["sentences with a fault"] = len(faulty)
     if not kept:
         raise InputError(
             f"no hypothesis is left ({listed(skipped) or 'there is none'}); check the form",
@@ -304,11 +304,13 @@ def _checked(
         features = entry.features
         if score is None:
             score = not features
+        error = ""
         if score and entry.score is not None:
+            if features.get(SCORE, entry.score) != entry.score:
+                error = OWN_SCORE
             features = {**features, SCORE: entry.score}
         if wanted is None:
             wanted = {name: None for name in features if ":" not in name}
-        error = ""
         if features.keys() != wanted.keys():
             lacking = [name for name in wanted if name not in features]
             new = [n for n in features if dense is None and n not in wanted and ":" not in n]

@@ -7,12 +7,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import BLANKS, finite_number, whole_number
-from torchtune_smt.core.textio import iterate_lines, read_lines
+from torchtune_smt.core.textio import BadLine, blocks_of_lines, iterate_lines, read_lines
 
 AnyPath = str | os.PathLike[str]
 Sizes = int | AnyPath | None
@@ -23,8 +24,11 @@ SCORE: Final = "score"
 _NTH: Final = re.compile(r"([0-9]+)best_recog")
 FAIRSEQ: Final = re.compile(r"([STHDPAIE])-([0-9]{1,9})\t")
 # Which file of a folder of Kaldi's has the hypotheses, and which features others have.
+# What a line of JSON begins with, be it whole or not.
+_ID: Final = re.compile(r'"id": *(?:"([^"\\]*)"|([0-9]{1,9})\b)')
 _KALDI_TEXT: Final = ("words_text", "text", "words")
 _KALDI_COST: Final = re.compile(r"(?:(ac|am)|lm|graph)(?:_cost|wt|_score)?(?:\.[a-z0-9]+)*")
+_NO_FINITE: Final = ("inf", "infinity", "nan")
 _FLOOR: Final = "for the logarithm of 0 write a floor, such as -100"
 
 
@@ -36,6 +40,7 @@ class Entry(NamedTuple):
     path, line: where it stands.
     error: what is wrong with it.
     references: of the sentence.
+    whole: whether all of the sentence is wrong, and counts as one hypothesis.
     """
 
     id: str | int
@@ -46,6 +51,13 @@ class Entry(NamedTuple):
     line: int | None
     error: str = ""
     references: Sequence[str] = ()
+    whole: bool = False
+
+
+def is_number(text: str) -> bool:
+    """Say whether a text is a number, be it infinite or none: readers say what is wrong with it."""
+    text = text.strip(" ")
+    return finite_number(text) is not None or text.lstrip("+-").lower() in _NO_FINITE
 
 
 def number_in(text: str) -> float:
@@ -74,41 +86,77 @@ def _json_value(value: Any) -> float:
     return number
 
 
-def _json_line(line: str, path: Path, number: int | None) -> Any:
+def _numbered(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of each line, its text, and what is wrong with it where it is no text."""
+    for number, line in enumerate(chain.from_iterable(blocks_of_lines(path)), 1):
+        if isinstance(line, BadLine):
+            yield number, line.content.decode("utf-8", "replace"), line.error.message
+        else:
+            yield number, line, ""
+
+
+def _json_line(text: str) -> Any:
     """Return the value of a line."""
     try:
-        return json.loads(line)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"is no whole JSON value ({error}); is the file cut off? write one value a line",
-            path=path,
-            line=number,
+        raise ValueError(
+            f"is no whole JSON value ({error}); is the file cut off? write one value a line"
         ) from None
+
+
+class Record(NamedTuple):
+    """A line of JSON: `value` is empty where there is an error."""
+
+    id: str | int
+    value: dict[str, Any]
+    line: int | None
+    error: str = ""
+
+
+def json_records(path: Path) -> Iterator[Record]:
+    """Yield the records of JSON lines; without an id, the number of the record is one."""
+    number = 0
+    for line, text, error in _numbered(path):
+        if not text.strip(" \t"):
+            continue
+        found: Any = None
+        try:
+            found = None if error else _json_line(text)
+        except ValueError as wrong:
+            error = str(wrong)
+        record = found if isinstance(found, dict) else {}
+        references = record.get("references", [])
+        if not isinstance(record.get("hypotheses"), list):
+            shape = '{"id": ..., "hypotheses": [{"text": ..., "features": {...}}]}'
+            error = error or f"is no record {shape}"
+        elif not isinstance(references, list) or not all(isinstance(r, str) for r in references):
+            error = "`references` must be a list of strings"
+        match = _ID.search(text)
+        if match and not record:
+            # Of a line that breaks off.
+            record = {"id": int(match[2]) if match[2] else match[1]}
+        id = record.get("id", number)
+        id = id if type(id) is int and 0 <= id < 2**31 else str(id)
+        yield Record(id, {} if error else record, line, error)
+        number += 1
+
+
+def _faulty(record: Record, path: Path) -> Entry:
+    return Entry(record.id, None, {}, None, path, record.line, record.error, whole=True)
 
 
 def read_json(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
     """Yield the entries of JSON lines; without an id, the number of the record is one."""
-    record_number = 0
-    for line, text in enumerate(iterate_lines(path), 1):
-        if not text.strip(" \t"):
+    for record in json_records(path):
+        id, value, line, error = record
+        if error:
+            yield _faulty(record, path)
             continue
-        record = _json_line(text, path, line)
-        hypotheses = record.get("hypotheses") if isinstance(record, dict) else None
-        if not isinstance(hypotheses, list):
-            raise InputError(
-                'is no record {"id": ..., "hypotheses": [{"text": ..., "features": {...}}]}',
-                path=path,
-                line=line,
-            )
-        id = record.get("id", record_number)
-        id = id if type(id) is int and 0 <= id < 2**31 else str(id)
-        references = record.get("references", [])
-        if not isinstance(references, list) or not all(isinstance(r, str) for r in references):
-            raise InputError("`references` must be a list of strings", path=path, line=line)
+        references = value.get("references", [])
         yield Entry(id, None, {}, None, path, line, references=references)
-        for hypothesis in hypotheses:
-            yield _json_entry(id, hypothesis, path, line)
-        record_number += 1
+        for hypothesis in value["hypotheses"]:
+            yield _json_entry(id, hypothesis, path, line or 0)
 
 
 def _json_entry(id: str | int, hypothesis: Any, path: Path, line: int) -> Entry:
@@ -162,57 +210,67 @@ def keyed_lines(path: Path, lines: Iterable[str] | None = None) -> dict[str, tup
     return found
 
 
+Line = tuple[str, int]
+"""A value of a file, and its line."""
+
+
+def side_by_side(
+    files: Sequence[Path],
+) -> Iterator[tuple[str, list[Line | None], tuple[Path, int, str] | None]]:
+    """Yield each key of files with lines ``key value``, its value in each, and what is wrong.
+
+    That is the file, the line, and what is said of it.
+    """
+    tables: list[dict[str, Line]] = []
+    wrong: dict[str, tuple[Path, int, str]] = {}
+    for path in files:
+        table: dict[str, Line] = {}
+        for line, text, error in _numbered(path):
+            key, _, value = text.partition(" ")
+            if key in table:
+                error = f"{key!r} is there twice, in line {table[key][1]}, too; remove one of them"
+            if error:
+                wrong.setdefault(key, (path, line, error))
+            table.setdefault(key, (value, line))
+        tables.append(table)
+    for key in dict.fromkeys(chain.from_iterable(tables)):
+        found = [table.get(key) for table in tables]
+        if None in found:
+            at, (_, line) = next((p, f) for p, f in zip(files, found, strict=True) if f)
+            problem = f"{key!r} is not in {files[found.index(None)]}; both need the same hypotheses"
+            wrong.setdefault(key, (at, line, problem))
+        yield key, found, wrong.get(key)
+
+
 def read_espnet(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
     """Yield the entries of ESPnet's folders ``{n}best_recog``, with text, score and scores."""
     place: dict[tuple[str, str], Path] = {}
     for folder in espnet_folders(path):
-        texts = keyed_lines(folder / "text")
-        for id, (_, line) in texts.items():
-            if (first := place.setdefault((folder.name, id), folder)) != folder:
-                raise InputError(
-                    f"{id!r} is in {first / 'text'}, too; remove what is of another run",
-                    path=folder / "text",
-                    line=line,
-                )
-        single = keyed_lines(folder / "score") if (folder / "score").exists() else None
-        several = keyed_lines(folder / "scores") if (folder / "scores").exists() else None
-        for other, name in ((single, "score"), (several, "scores")):
-            if other is not None:
-                _same_keys(texts, folder / "text", other, folder / name)
-        text_at, score_at, scores_at = (folder / name for name in ("text", "score", "scores"))
-        for id, (text, line) in texts.items():
-            at, score, features = text_at, None, {}
+        names = [n for n in ("text", "score", "scores") if n == "text" or (folder / n).exists()]
+        for id, found, wrong in side_by_side([folder / name for name in names]):
+            at, line, error = wrong or (folder / "text", 0, "")
+            text, score, features = None, None, {}
+            if not error:
+                values = dict(zip(names, found, strict=True))
+                assert values["text"] is not None
+                text, line = values["text"]
+            if not error and (first := place.setdefault((folder.name, id), folder)) != folder:
+                error = f"{id!r} is in {first / 'text'}, too; remove what is of another run"
             try:
-                if single is not None:
-                    at = score_at
-                    value, line = single[id]
-                    score = number_in(value)
-                if several is not None:
-                    at = scores_at
-                    value, line = several[id]
-                    numbers = _json_line(value, at, line)
+                for name in () if error else names[1:]:
+                    value = values[name]
+                    assert value is not None
+                    at, line = folder / name, value[1]
+                    if name == "score":
+                        score = number_in(value[0])
+                        continue
+                    numbers = _json_line(value[0])
                     if not isinstance(numbers, dict):
                         raise ValueError("scores must be names and numbers")
-                    features = {name: _json_value(v) for name, v in numbers.items()}
-                yield Entry(id, text, features, score, at, line)
-            except InputError:
-                raise
-            except ValueError as error:
-                yield Entry(id, None, {}, None, at, line, str(error))
-
-
-def _same_keys(
-    some: Mapping[str, tuple[str, int]],
-    path: Path,
-    others: Mapping[str, tuple[str, int]],
-    other_path: Path,
-) -> None:
-    """Raise InputError unless two files have the same keys."""
-    for id in (id for id in (*some, *others) if id not in some or id not in others):
-        here, lines, there = (path, some, other_path) if id in some else (other_path, others, path)
-        raise InputError(
-            f"{id!r} is not in {there}; both need the same hypotheses", path=here, line=lines[id][1]
-        )
+                    features = {key: _json_value(v) for key, v in numbers.items()}
+            except ValueError as failed:
+                error = str(failed)
+            yield Entry(id, None if error else text, features, score, at, line, error)
 
 
 def kaldi_files(path: Path) -> tuple[Path, dict[str, Path]] | None:
@@ -227,9 +285,13 @@ def kaldi_files(path: Path) -> tuple[Path, dict[str, Path]] | None:
     return (text, costs) if text and costs else None
 
 
-def kaldi_keys(texts: Iterable[str]) -> list[str]:
-    """Return the keys ``utterance-n`` by their n, in whatever order the file has them."""
-    return sorted(texts, key=lambda key: int(whole_number(key.rpartition("-")[2]) or 0))
+def kaldi_lines(
+    files: Sequence[Path],
+) -> list[tuple[str, list[Line | None], tuple[Path, int, str] | None]]:
+    """Return what is `side_by_side` in files with keys ``utterance-n``, by their n."""
+    return sorted(
+        side_by_side(files), key=lambda row: int(whole_number(row[0].rpartition("-")[2]) or 0)
+    )
 
 
 def read_kaldi(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
@@ -240,25 +302,24 @@ def read_kaldi(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
             f"has no hypotheses ({' or '.join(_KALDI_TEXT)}) with costs (lm_cost, ac_cost, ...)",
             path=path,
         )
-    texts = keyed_lines(found[0])
-    costs = {name: keyed_lines(file) for name, file in found[1].items()}
-    for name, lines in costs.items():
-        _same_keys(texts, found[0], lines, found[1][name])
-    for key in kaldi_keys(texts):
-        text, line = texts[key]
+    text_file, costs = found
+    for key, values, wrong in kaldi_lines([text_file, *costs.values()]):
         id, _, nth = key.rpartition("-")
-        at = found[0]
+        at, line, error = wrong or (text_file, 0, "")
+        text, features = None, {}
         try:
-            if not id or not whole_number(nth):
-                raise ValueError(f"{key!r} is no utterance-n, with n from 1")
-            features = {}
-            for name, lines in costs.items():
-                value, line = lines[key]
-                at = found[1][name]
-                features[name] = -number_in(value)
-            yield Entry(id, text, features, None, at, line)
-        except ValueError as error:
-            yield Entry(id or key, None, {}, None, at, line, str(error))
+            for name, value in () if error else zip(("", *costs), values, strict=True):
+                assert value is not None
+                at, line = costs.get(name, text_file), value[1]
+                if not name:
+                    text = value[0]
+                    if not id or not whole_number(nth):
+                        raise ValueError(f"{key!r} is no utterance-n, with n from 1")
+                else:
+                    features[name] = -number_in(value[0])
+        except ValueError as failed:
+            error = str(failed)
+        yield Entry(id or key, None if error else text, features, None, at, line, error)
 
 
 def read_fairseq(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
@@ -267,13 +328,17 @@ def read_fairseq(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
     Scores are in base 2, and become natural logarithms.
     """
     open_entry: Entry | None = None
-    for line, text in enumerate(iterate_lines(path), 1):
+    for line, text, fault in _numbered(path):
         match = FAIRSEQ.match(text)
         if match is None or match[1] not in "HDS":
+            if fault:
+                raise InputError(fault, path=path, line=line)
             continue
         id, fields = int(match[2]), text.split("\t")
         if match[1] == "D" and open_entry is not None and open_entry.id == id:
-            if len(fields) == 3 and not open_entry.error:
+            if fault:
+                open_entry = open_entry._replace(text=None, line=line, error=fault)
+            elif len(fields) == 3 and not open_entry.error:
                 open_entry = open_entry._replace(text=fields[2])
             continue
         if open_entry is not None:
@@ -283,6 +348,8 @@ def read_fairseq(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
             yield Entry(id, None, {}, None, path, line)
             continue
         try:
+            if fault:
+                raise ValueError(fault)
             if len(fields) != 3:
                 raise ValueError("is no `H-number score tokens`, with tabs between")
             score = number_in(fields[1]) * math.log(2)
@@ -293,40 +360,57 @@ def read_fairseq(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
         yield open_entry
 
 
+def sockeye_records(path: Path) -> Iterator[Record]:
+    """Yield the records of Sockeye's JSON lines, which count from 1, with ids from 0."""
+    for line, text, error in _numbered(path):
+        record: Any = None
+        try:
+            record = None if error else _json_line(text)
+        except ValueError as wrong:
+            error = str(wrong)
+        record = record if isinstance(record, dict) else {}
+        number = record.get("sentence_id")
+        texts, costs = sockeye_lists(record)
+        if not error and (type(number) is not int or number < 1):
+            error = f"sentence_id is {number!r}, and Sockeye counts from 1"
+        elif not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            error = "translations must be a list of strings"
+        elif not isinstance(costs, list):
+            error = "scores must be a list"
+        elif len(texts) != len(costs):
+            error = f"has {len(texts)} translations and {len(costs)} scores; it needs as many"
+        id = number if type(number) is int and 0 < number < 2**31 else line
+        yield Record(id - 1, {} if error else record, line, error)
+
+
+def sockeye_lists(record: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the translations and the costs of a record."""
+    return (
+        record.get("translations", [record.get("translation", "")]),
+        record.get("scores", [record.get("score")]),
+    )
+
+
 def read_sockeye(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
     """Yield the entries of Sockeye's JSON lines, which count from 1 and have costs."""
-    for line, text in enumerate(iterate_lines(path), 1):
-        record = _json_line(text, path, line)
-        number = record.get("sentence_id") if isinstance(record, dict) else None
-        if type(number) is not int or number < 1:
-            raise InputError(
-                f"sentence_id is {number!r}, and Sockeye counts from 1", path=path, line=line
-            )
-        texts = record.get("translations", [record.get("translation", "")])
-        costs = record.get("scores", [record.get("score")])
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise InputError("translations must be a list of strings", path=path, line=line)
-        if not isinstance(costs, list):
-            raise InputError("scores must be a list", path=path, line=line)
-        if len(texts) != len(costs):
-            raise InputError(
-                f"has {len(texts)} translations and {len(costs)} scores; it needs as many",
-                path=path,
-                line=line,
-            )
-        yield Entry(number - 1, None, {}, None, path, line)
-        for translation, cost in zip(texts, costs, strict=True):
+    for record in sockeye_records(path):
+        id, value, line, error = record
+        if error:
+            yield _faulty(record, path)
+            continue
+        yield Entry(id, None, {}, None, path, line)
+        for translation, cost in zip(*sockeye_lists(value), strict=True):
             try:
                 values = [-_json_value(c) for c in (cost if isinstance(cost, list) else [cost])]
                 names = [SCORE, *(f"factor{i}" for i in range(1, len(values)))]
                 features = dict(zip(names, values, strict=True)) if len(values) > 1 else {}
-                yield Entry(number - 1, translation, features, values[0], path, line)
-            except ValueError as error:
-                yield Entry(number - 1, None, {}, None, path, line, str(error))
+                yield Entry(id, translation, features, values[0], path, line)
+            except ValueError as wrong:
+                yield Entry(id, None, {}, None, path, line, str(wrong))
 
 
-def read_hypo2trans(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
-    """Yield the entries of a JSON array of ``{"input": [texts], "output": reference}``."""
+def hypo2trans_records(path: Path) -> list[Record]:
+    """Return the records of a JSON array of ``{"input": [texts], "output": reference}``."""
     text = "\n".join(read_lines(path))
     try:
         records = json.loads(text)
@@ -338,17 +422,28 @@ def read_hypo2trans(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
         ) from None
     if not isinstance(records, list):
         raise InputError("is no JSON array of records", path=path, line=1)
+    found = []
     for number, record in enumerate(records):
         texts = record.get("input") if isinstance(record, dict) else None
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise InputError(
-                f'item {number} is no {{"input": [texts], "output": reference}}', path=path
-            )
-        reference = record.get("output")
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            found.append(Record(number, record, None))
+        else:
+            wrong = f'item {number} is no {{"input": [texts], "output": reference}}'
+            found.append(Record(number, {}, None, wrong))
+    return found
+
+
+def read_hypo2trans(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
+    """Yield the entries of a JSON array of ``{"input": [texts], "output": reference}``."""
+    for record in hypo2trans_records(path):
+        if record.error:
+            yield _faulty(record, path)
+            continue
+        reference = record.value.get("output")
         references = [reference] if isinstance(reference, str) else []
-        yield Entry(number, None, {}, None, path, None, references=references)
-        for text in texts:
-            yield Entry(number, text, {}, None, path, None)
+        yield Entry(record.id, None, {}, None, path, None, references=references)
+        for text in record.value["input"]:
+            yield Entry(record.id, text, {}, None, path, None)
 
 
 def _sized(
@@ -366,7 +461,7 @@ def _sized(
             "with sizes=FILE, a number a line",
             path=path,
         )
-    lines = read_lines(path)
+    lines = list(_numbered(path))
     if isinstance(sizes, int):
         if sizes < 1 or len(lines) % sizes:
             raise InputError(
@@ -389,7 +484,10 @@ def _sized(
         yield Entry(id, None, {}, None, path, at + 1)
         for line in range(at + 1, at + number + 1):
             try:
-                text, score = split(lines[line - 1])
+                _, whole, fault = lines[line - 1]
+                if fault:
+                    raise ValueError(fault)
+                text, score = split(whole)
                 value = None if score is None else number_in(score)
                 yield Entry(id, text, {}, value, path, line)
             except ValueError as error:

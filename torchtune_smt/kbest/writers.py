@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,9 +17,13 @@ from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.readers import (
     FAIRSEQ,
     espnet_folders,
+    hypo2trans_records,
+    json_records,
     kaldi_files,
-    kaldi_keys,
-    keyed_lines,
+    kaldi_lines,
+    side_by_side,
+    sockeye_lists,
+    sockeye_records,
 )
 
 _TAB: Final = "\t"
@@ -100,24 +104,24 @@ def _chosen(order: _Order, first: int, size: int) -> Sequence[tuple[int, float]]
 
 def _json_lines(path: Path, lists: KBestLists) -> Iterator[str]:
     first, order = 1, _order(lists)
-    for text in iterate_lines(path):
-        if text.strip(" \t"):
-            record = json.loads(text)
-            old = record["hypotheses"]
-            new = _chosen(order, first, len(old))
-            record["hypotheses"] = [{**old[place], "score": score} for place, score in new]
-            first += len(old)
-            yield json.dumps(record, ensure_ascii=False) + "\n"
+    for id, value, _, error in json_records(path):
+        old = value.get("hypotheses", [])
+        new = _chosen(order, first, len(old))
+        record = value or {"id": id}
+        record["hypotheses"] = [{**old[place], "score": score} for place, score in new]
+        # A record with a fault counts as one hypothesis.
+        first += 1 if error else len(old)
+        yield json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def _sockeye_lines(path: Path, lists: KBestLists) -> Iterator[str]:
     first, order = 1, _order(lists)
-    for text in iterate_lines(path):
-        record: dict[str, Any] = json.loads(text)
-        old = record.get("translations", [record.get("translation", "")])
+    for id, value, _, error in sockeye_records(path):
+        old, _ = ([], []) if error else sockeye_lists(value)
         new = _chosen(order, first, len(old))
-        first += len(old)
+        first += 1 if error else len(old)
         texts, costs = [old[place] for place, _ in new], [-score for _, score in new]
+        record = value or {"sentence_id": int(id) + 1, "translations": []}
         if "translations" in record:
             record |= {"translations": texts, "scores": [[cost] for cost in costs]}
         if texts:
@@ -126,11 +130,11 @@ def _sockeye_lines(path: Path, lists: KBestLists) -> Iterator[str]:
 
 
 def _hypo2trans_lines(path: Path, lists: KBestLists) -> Iterator[str]:
-    first, order, records = 1, _order(lists), json.loads("\n".join(read_lines(path)))
-    for record in records:
-        old = record["input"]
-        record["input"] = [old[place] for place, _ in _chosen(order, first, len(old))]
-        first += len(old)
+    first, order, records = 1, _order(lists), []
+    for _, value, _, error in hypo2trans_records(path):
+        old = value.get("input", [])
+        records.append({**value, "input": [old[i] for i, _ in _chosen(order, first, len(old))]})
+        first += 1 if error else len(old)
     yield json.dumps(records, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -181,10 +185,11 @@ WRITERS: Final[Mapping[str, Callable[[Path, KBestLists], Iterator[str]]]] = {
 
 def _espnet_files(path: Path, lists: KBestLists) -> dict[str, list[str]]:
     """Return the lines of ESPnet's files ``{n}best_recog/text`` and ``score``, of one job."""
+    names = ("text", "score", "scores")
     keys = [
-        (id, text)
+        (id, values[0][0] if values[0] else "")
         for folder in espnet_folders(path)
-        for id, (text, _) in keyed_lines(folder / "text").items()
+        for id, values, _ in side_by_side([folder / n for n in names if (folder / n).exists()])
     ]
     files: dict[str, list[str]] = {}
     for kbest in lists:
@@ -199,16 +204,18 @@ def _kaldi_files(path: Path, lists: KBestLists) -> dict[str, list[str]]:
     """Return the lines of Kaldi's files, with new numbers behind the utterances."""
     found = kaldi_files(path)
     assert found is not None
-    files = {file.name: keyed_lines(file) for file in (found[0], *found[1].values())}
-    keys = kaldi_keys(files[found[0].name])
-    names = [
-        (keys[entry - 1], f"{keys[entry - 1].rpartition('-')[0]}-{n}")
+    files = [found[0], *found[1].values()]
+    old = kaldi_lines(files)
+    rows = [
+        (f"{old[entry - 1][0].rpartition('-')[0]}-{n}", old[entry - 1][1])
         for kbest in lists
         for n, (entry, _) in enumerate(_pairs(kbest), 1)
     ]
     return {
-        file.removesuffix(".gz"): [f"{new} {lines[old][0]}\n" for old, new in names]
-        for file, lines in files.items()
+        file.name.removesuffix(".gz"): [
+            f"{key} {value[0]}\n" for key, values in rows if (value := values[column])
+        ]
+        for column, file in enumerate(files)
     }
 
 
