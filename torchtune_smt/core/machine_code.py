@@ -34,6 +34,7 @@ import llvmlite
 import numba
 import numpy as np
 from numba.core import compiler
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 from torchtune_smt.core.resources import PACKAGE
@@ -163,7 +164,9 @@ class MachineCode:
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the compiled function for a signature, or None; a damaged file is deleted."""
-        target.refresh()
+        # All that code which is there needs of numba's; what it compiles with takes it half a second
+        # to gather, and is gathered where something is compiled.
+        rtsys.initialize(target)
         path = self._path(signature, target.codegen())
         payload = None if path is None else _own_content(path)
         # What is whole and cannot be used all the same is compiled again.

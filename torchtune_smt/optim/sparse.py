@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ClassVar, Final, overload
 
 import numpy as np
@@ -71,6 +73,19 @@ def with_updates_put_off() -> Iterator[None]:
         _KNOWN.reset(before)
 
 
+def _of_torch(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of `torch.optim.Optimizer` without what hides it from torch's compiler.
+
+    That decorator imports the compiler, which costs as much as torch itself; as long as nobody
+    else has, there is nothing to hide from.
+    """
+    inner = getattr(method, "__wrapped__", None)
+    if "torch._dynamo" in sys.modules or getattr(inner, "__module__", "") != _TORCH:
+        return method
+    return partial(inner, method.__self__)  # type: ignore[arg-type, attr-defined]
+
+
+_TORCH: Final = torch.optim.Optimizer.__module__
 SCHEDULES: Final = {"constant": 0.0, "inv_sqrt": 0.5, "1/t": 1.0}
 SCHEDULE: Final = one_of(*SCHEDULES)
 
@@ -211,7 +226,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters; it may set each argument of the class for itself."""
-        super().add_param_group(param_group)
+        _of_torch(super().add_param_group)(param_group)
         group = self.param_groups[-1]
         try:
             for parameter in group["params"]:
@@ -230,6 +245,10 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             # What its settings are is known once the class's own have been added.
             self.param_groups.pop()
             raise
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients; see `torch.optim.Optimizer`."""
+        _of_torch(super().zero_grad)(set_to_none)
 
     def _check_settings(self, group: Group, *, resumed: bool = False) -> None:
         """Raise ValueError where arguments of a group are out of range or do not go together."""
@@ -463,7 +482,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             self.flush()
         self._raise(wait=True)
         self._warn("saved")
-        result = super().state_dict()
+        result = _of_torch(super().state_dict)()
         parameters = [p for group in self.param_groups for p in group["params"]]
         state = {}
         for key, entry in result["state"].items():
