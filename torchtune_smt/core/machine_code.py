@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import logging
 import os
 import pickle
@@ -34,7 +35,8 @@ import llvmlite
 import numba
 import numpy as np
 from numba.core import compiler
-from numba.core.runtime import rtsys
+from numba.core.environment import Environment
+from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
 from torchtune_smt.core.resources import PACKAGE
@@ -45,6 +47,7 @@ _logger = logging.getLogger(__name__)
 _config: Final[Any] = numba.config
 _CompileResult: Final[Any] = compiler.CompileResult
 _dumps: Final[Any] = dumps
+_Environment: Final[Any] = Environment
 
 # Folders that stay when a new one is made, the last used ones. An installation has about fifty, and
 # other versions and environments have theirs.
@@ -164,15 +167,15 @@ class MachineCode:
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the compiled function for a signature, or None; a damaged file is deleted."""
-        # All that code which is there needs of numba's; what it compiles with takes it half a second
-        # to gather, and is gathered where something is compiled.
+        # All that code which is there needs. To gather what numba compiles with takes half a
+        # second, and is done where something is compiled.
         rtsys.initialize(target)
         path = self._path(signature, target.codegen())
         payload = None if path is None else _own_content(path)
         # What is whole and cannot be used all the same is compiled again.
         with contextlib.suppress(Exception):
             if payload is not None:
-                return _CompileResult._rebuild(target, *pickle.loads(payload))
+                return _CompileResult._rebuild(target, *_Loader(io.BytesIO(payload)).load())
         _announce()
         return None
 
@@ -203,6 +206,29 @@ class MachineCode:
         key = repr((self._name, signature, codegen.magic_tuple()))
         name = hashlib.blake2b(key.encode(), digest_size=_DIGEST).hexdigest()
         return self.cache_path / f"{self._name.rpartition('.')[2]}-{name}.code"
+
+
+class _Loader(pickle.Unpickler):
+    """Reads what is kept of a function, without importing what it was compiled with."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a name stands for."""
+        own = {"_rebuild_env": _environment}
+        found = own.get(name) if module == Environment.__module__ else None
+        return super().find_class(module, name) if found is None else found
+
+
+def _environment(module: str, constants: list[Any], name: str) -> Any:
+    """Return the constants of a function of a module; nothing else is read of an environment.
+
+    numba's own imports the module, and those of its arrays import half of scipy.
+    """
+    found = _Environment._memo.get(name)
+    if found is None:
+        found = _Environment._memo[name] = Environment({"__name__": module})
+        found.consts[:] = constants
+        found.env_name = name
+    return found
 
 
 @functools.cache

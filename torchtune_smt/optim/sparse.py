@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, ClassVar, Final, overload
+from typing import Any, ClassVar, Final, cast, overload
 
 import numpy as np
 import torch
@@ -73,16 +73,16 @@ def with_updates_put_off() -> Iterator[None]:
         _KNOWN.reset(before)
 
 
-def _of_torch(method: Callable[..., Any]) -> Callable[..., Any]:
+def _of_torch(method: Any) -> Callable[..., Any]:
     """Return a method of `torch.optim.Optimizer` without what hides it from torch's compiler.
 
     That decorator imports the compiler, which costs as much as torch itself; as long as nobody
     else has, there is nothing to hide from.
     """
     inner = getattr(method, "__wrapped__", None)
-    if "torch._dynamo" in sys.modules or getattr(inner, "__module__", "") != _TORCH:
-        return method
-    return partial(inner, method.__self__)  # type: ignore[arg-type, attr-defined]
+    if "torch._dynamo" in sys.modules or inner is None or inner.__module__ != _TORCH:
+        return cast(Callable[..., Any], method)
+    return partial(inner, method.__self__)
 
 
 _TORCH: Final = torch.optim.Optimizer.__module__
