@@ -131,7 +131,7 @@ def write_few(folder: Path, lines: int = 15) -> None:
         (folder / name.removesuffix(".0")).write_text("".join(text), "utf-8")
 
 
-MODEL = ["model.order=3", "model.folds=3", "model.iterations=2", "model.aligner=fast_align"]
+MODEL = ["model.order=3", "model.iterations=2", "model.aligner=fast_align"]
 SMALL = ["tuner.epochs=2", "tuner.sentences=30", "decoder.k=20", "decoder.pop_limit=10"]
 NAMES = ["weights.txt.gz", "dev.translations.txt", "test.translations.txt"]
 

@@ -45,7 +45,7 @@ LANGUAGES = ["data=files", "data.name=own", "data.source_language=de", "data.tar
 DATA = LANGUAGES + [f"data.{split}=[{split}.de,{split}.en]" for split in ("dev", "test")]
 BITEXT = "data.train=[train.de,train.en]"
 MODEL_FILES = ["model=files", "model.grammar=grammar", "model.language_model=lm.arpa"]
-TRAIN = ["train", *DATA, BITEXT, "tuner.epochs=1", "model.folds=3"]
+TRAIN = ["train", *DATA, BITEXT, "tuner.epochs=1"]
 TUNE = ["train", *DATA, "tuner.epochs=1", *MODEL_FILES]
 TRANSLATE = ["translate", *LANGUAGES, *MODEL_FILES, "weights=weights", "input=dev.de", "output=out"]
 EVALUATE = ["evaluate", "systems=system", "references=dev.en"]
@@ -137,7 +137,7 @@ CASES: list[tuple[list[str], Changes, str]] = [
     ([*TUNE, "decoder.max_words=2"], {"dev.de": "a b\nb a b\na\n"}, f"dev.de:2: has 3 {LONG} 2"),
     ([*TUNE, "decoder.max_words=3"], {"test.de": "a\nb\na a b b\n"}, f"test.de:3: has 4 {LONG} 3"),
     (
-        [*TRAIN, "tuner.tune_on=train", "decoder.max_words=3"],
+        [*TRAIN, "tuner.tune_on=train", "model.folds=3", "decoder.max_words=3"],
         {"train.de": "a b\nb a b a\na\n"},
         f"train.de:2: has 4 {LONG} 3",
     ),

@@ -503,7 +503,7 @@ def test_files_of_the_user(place: Path, tmp_path: Path) -> None:
     built = run_command("build_model", *options, *MODEL, folder=place).check()
     # What only tuning on the bitext needs is added.
     assert "shared grammar with outputs/models/mine" in built.out
-    assert "estimated 3 cross-fitted language models" in built.out
+    assert "estimated 10 cross-fitted language models" in built.out
     built = run_command("build_model", *options, *MODEL, folder=place).check()
     assert "outputs/models/mine is up to date" in built.out
     text = translate(own, f"input={tmp_path / 'dev.de'}")

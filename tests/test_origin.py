@@ -274,7 +274,7 @@ def test_weights_of_another_tool(run: Run, bare: Path) -> None:
 
 
 def test_weights_of_another_model(run: Run, moved: Path, tmp_path: Path) -> None:
-    other = ["model.folder=outputs/models/other", "model.folds=0", *MODEL[2:]]
+    other = ["model.folder=outputs/models/other", *MODEL[1:]]
     for weights in (moved, run.weights):
         error = refused(run.place, weights, *other, "model.order=2")
         theirs = r"the language model outputs/models/example \(de-en\) \[[0-9a-f]{16}\]"

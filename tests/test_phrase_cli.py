@@ -27,7 +27,6 @@ SHORT = [
     "regularizer.strength=0.001",
     "decoder.pop_limit=20",
     "decoder.k=20",
-    "model.folds=2",
 ]
 DENSE = [
     *(f"TranslationModel0_{i}" for i in range(4)),
@@ -73,7 +72,7 @@ def test_the_published_experiment(tuned: Path) -> None:
 
 def test_tuning_on_the_bitext_leaves_sentences_out(tuned: Path) -> None:
     """The model is there already; each sentence is decoded without its own counts."""
-    options = [*SHORT, "tuner.tune_on=train", "hydra.run.dir=train"]
+    options = [*SHORT, "tuner.tune_on=train", "model.folds=2", "hydra.run.dir=train"]
     outcome = run_command("train", "experiment=green2013", *options, folder=tuned)
     assert "extracted" not in outcome.check().out
     sparse = weights_of(tuned / "train" / "weights.txt.gz").keys() - DENSE

@@ -135,8 +135,8 @@ effect(
     lambda c: c.decodes, "model._target_ model.folder model.alignment_file model.max_phrase_length"
 )
 effect(lambda c: c.decodes, "model.max_symbols model.unaligned_edges model.counts model.order")
-effect(lambda c: c.decodes, "model.table_limit model.discount_fallback model.folds")
-effect(lambda c: c.decodes and c.on_train, "model.leave_out")
+effect(lambda c: c.decodes, "model.table_limit model.discount_fallback")
+effect(lambda c: c.decodes and c.on_train, "model.leave_out model.folds")
 effect(lambda c: c.decodes, "model.grammar model.format model.language_model")
 effect(lambda c: c.decodes, "model.ini model.phrase_table model.reordering_table")
 effect(lambda c: c.decodes, "model.rule_counts model.reordering")
@@ -301,6 +301,11 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
         ([*FILES, "data.train=train"], "model=files is not built from a bitext, and data.train="),
         ([*FILES, "data.max_ratio=3"], "pairs are left out where a model is built from them"),
         (["lm=folds"], "lm is about decoding the bitext (tuner.tune_on=train), and lm=folds"),
+        (
+            ["model.folds=3"],
+            "no sentence of the bitext is decoded (tuner.tune_on=train), and model",
+        ),
+        (["tuner.tune_on=train", "lm=full", "model.folds=3"], "lm=full takes the language model"),
         (["loss=ramp", "sampler=all"], "loss=ramp takes no sampler, and sampler=all would change"),
         (["init.file=x", "init.values.Glue=1"], "init.file has the weights, and init.values.Glue"),
         (["model.alignment_file=x", "model.aligner=hmm"], "model.alignment_file has the alignment"),

@@ -30,7 +30,7 @@ Opened = tuple[DictConfig, Tuning, Task]
 def opened(run: Run, monkeypatch: pytest.MonkeyPatch) -> Opened:
     """A run on the bitext, as its first process opens it."""
     model = f"model.folder={run.place / 'outputs' / 'models' / 'example'}"
-    options = [*MODEL, *SMALL, model, "tuner.tune_on=train", "parallel=itermix"]
+    options = [*MODEL, *SMALL, model, "tuner.tune_on=train", "model.folds=3", "parallel=itermix"]
     with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
         cfg = compose("train", overrides=options, return_hydra_config=True)
     monkeypatch.setattr(HydraConfig.instance(), "cfg", cfg)

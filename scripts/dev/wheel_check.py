@@ -23,7 +23,7 @@ from torchtune_smt import cli
 from torchtune_smt.core.resources import config_folder, example_folder
 
 SMALL = [
-    *("model.order=3", "model.folds=2", "model.iterations=2", "model.aligner=fast_align"),
+    *("model.order=3", "model.iterations=2", "model.aligner=fast_align"),
     *("tuner.sentences=12", "decoder.k=8", "decoder.pop_limit=5", "threads=1", "data.test=null"),
 ]
 ONCE = ["tuner.epochs=1"]

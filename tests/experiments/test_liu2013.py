@@ -217,7 +217,7 @@ def test_a_row_that_is_refused_leaves_the_others(
 
 @pytest.mark.slow
 def test_two_rows(tmp_path: Path) -> None:
-    model = ["model.order=3", "model.folds=3", "model.iterations=2", "decoder.pop_limit=5"]
+    model = ["model.order=3", "model.iterations=2", "decoder.pop_limit=5"]
     arguments = ["--small", "--rows", "mert_dev", "pro_dev", "--iterations", "1"]
     command = [sys.executable, "scripts/experiments/reproduce/liu2013.py", *arguments]
     command += ["--folder", tmp_path / "runs", "--publish", tmp_path / "out"]

@@ -10,7 +10,7 @@ DATA: Final = [
     *["model.order=2", "model.iterations=2"],
 ]
 _TUNE: Final = [
-    *["train", *DATA, "model.folder=model", "model.folds=2"],
+    *["train", *DATA, "model.folder=model"],
     *["decoder.k=10", "decoder.pop_limit=5"],
 ]
 # Save in the middle of an epoch, or of an iteration, too.

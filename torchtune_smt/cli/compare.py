@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,9 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
 
     Not where `show` is false; the report is written in any case.
     """
-    for name in cfg.metrics or [""]:
+    # A weighted sum has the names of its parts.
+    given = ([one] if isinstance(one, str) else one or [""] for one in cfg.metrics or [""])
+    for name in chain.from_iterable(given):
         if name not in METRICS:
             found = f"has {name!r}" if name else "is empty"
             raise InputError(f"metrics {found}; choose of {', '.join(METRICS)}")
@@ -108,7 +111,7 @@ def measure(
         evaluation = Evaluation(
             {name: [outputs.translations[o] for o in found] for name, found in systems.items()},
             outputs.references,
-            cfg.metrics,
+            [one if isinstance(one, str) else dict(one) for one in cfg.metrics],
             **text,
         )
         test = partial(evaluation.compare, baseline=baseline, test=cfg.test, **sampling)

@@ -248,7 +248,10 @@ def _of_model(cfg: DictConfig, parts: Parts) -> dict[str, str]:
     unused: dict[str, str] = {}
     if parts.model is not None and cfg.tuner.tune_on != "train":
         unused["lm"] = "lm is about decoding the bitext (tuner.tune_on=train)"
-        unused["model.leave_out"] = "no sentence of the bitext is decoded (tuner.tune_on=train)"
+        reason = "no sentence of the bitext is decoded (tuner.tune_on=train)"
+        unused |= dict.fromkeys(("model.leave_out", "model.folds"), reason)
+    elif not parts.folds:
+        unused["model.folds"] = f"lm={cfg.lm} takes the language model of the whole bitext"
     if parts.model is not None:
         unused |= {f"model.{name}": reason for name, reason in parts.model.unused().items()}
     if cfg.init.get("file") is not None:

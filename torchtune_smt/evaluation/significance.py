@@ -247,7 +247,7 @@ class Evaluation:
         self,
         systems: Mapping[str, Sequence[Sequence[str]]],
         references: Sequence[Sequence[str]],
-        metrics: Sequence[str] = ("bleu",),
+        metrics: Sequence[str | Mapping[str, float]] = ("bleu",),
         *,
         tokenize: str = "none",
         lowercase: bool = False,

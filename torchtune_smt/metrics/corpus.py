@@ -28,6 +28,7 @@ from torchtune_smt.metrics.errors import (
     as_characters,
     error_statistics,
 )
+from torchtune_smt.metrics.mix import MetricMix
 
 METRICS = ("bleu", "chrf", "ter", "wer", "cer")
 
@@ -72,7 +73,7 @@ class StatisticsExtractor:
 
     BLEU is counted by sacrebleu, chrF and TER as it does; words of WER are between blanks.
 
-    metric: of `METRICS`.
+    metric: of `METRICS`; or a weighted sum of some, as for `MetricMix`.
     references: ``references[i]``: those of sentence i; their number may differ.
     tokenize: sacrebleu's tokenizer for BLEU. "none" takes text that is tokenised already as it is.
     lowercase: ignore case.
@@ -83,12 +84,20 @@ class StatisticsExtractor:
 
     def __init__(
         self,
-        metric: str,
+        metric: str | Mapping[str, float],
         references: Sequence[Sequence[str]],
         *,
         tokenize: str = "none",
         lowercase: bool = False,
     ) -> None:
+        self._parts: list[StatisticsExtractor] = []
+        if not isinstance(metric, str):
+            self.measure = MetricMix(metric).measure
+            self._parts = [
+                StatisticsExtractor(name, references, tokenize=tokenize, lowercase=lowercase)
+                for name in metric
+            ]
+            return
         own = {"wer": WordErrorRate.measure, "cer": CharacterErrorRate.measure}
         self._peer = None
         if metric in own:
@@ -112,6 +121,12 @@ class StatisticsExtractor:
 
     def extract(self, hypotheses: Sequence[str]) -> CorpusStatistics:
         """Return the statistics of a system."""
+        if self._parts:
+            found = [part.extract(hypotheses) for part in self._parts]
+            rows = np.concatenate([one.rows for one in found], axis=1)
+            signature = "; ".join(f"{one.score.name} {one.score.signature}" for one in found)
+            of_sums = float(self.score_sums(rows.sum(axis=0)))
+            return CorpusStatistics(rows, CorpusScore(self.measure.name, of_sums, signature))
         rows = self._count(hypotheses)
         sums = rows.sum(axis=0)
         if self._peer is None:
@@ -123,8 +138,8 @@ class StatisticsExtractor:
             return CorpusStatistics(rows, score)
         self._peer.num_refs = self._n_references
         given = sums[[8, 9, *range(8)]] if self.measure == BLEU else sums
-        found = self._peer._compute_score_from_stats(given.tolist())
-        return CorpusStatistics(rows, CorpusScore.of(found, str(self._peer.get_signature())))
+        of_peer = self._peer._compute_score_from_stats(given.tolist())
+        return CorpusStatistics(rows, CorpusScore.of(of_peer, str(self._peer.get_signature())))
 
 
 def _counter(

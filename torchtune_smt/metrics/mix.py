@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.accepts import accepting, one_of
+from torchtune_smt.core.accepts import FINITE, accepting, one_of
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest
@@ -84,8 +84,7 @@ class MetricMix(CorpusMetric):
             raise ValueError("weights must name one metric or more, as in {bleu: 0.5, ter: 0.5}")
         for name, weight in self.weights.items():
             one_of(*KINDS, "external").check("weights", name)
-            if not np.isfinite(weight):
-                raise ValueError(f"weights.{name} must be a finite number, not {weight!r}")
+            FINITE.check(f"weights.{name}", weight)
         if (self.path is None) == ("external" in self.weights):
             raise ValueError("weights.external and path must be given both, or neither")
         column = None if self.path is None else ExternalScores(self.path, self.missing)

@@ -326,6 +326,49 @@ def columns_of(
     return [[row[i] for row in rows] for i in range(len(given) + len(files))]
 
 
+def _by_id(files: Sequence[str], references: int) -> list[list[str]] | None:
+    """Return the texts of all files behind ids, as in Kaldi's ``text``, in one order.
+
+    None: lines do not begin with ids. Those of all files must, each once, of letters and a digit. A
+    system has an empty text where it has none for a sentence, which is told: scorers of speech
+    count its words as deletions, too.
+
+    references: so many files are of references, the first ones.
+
+    Raises InputError: a file has a sentence that the references do not have, or of which another
+        file of references has none.
+    """
+    texts: list[dict[str, str]] = []
+    for path in files:
+        found: dict[str, str] = {}
+        for line in iterate_lines(path) if Path(path).is_file() else [""]:
+            id, _, text = line.partition(" ")
+            if id in found or not _ID.fullmatch(id):
+                return None
+            found[id] = text
+        texts.append(found)
+    if len(texts[0]) < 2 or not all(texts[0].keys() & some.keys() for some in texts):
+        return None
+    told = [f"{files[0]}: lines begin with the ids of their sentences, and are compared by them"]
+    for number, (path, some) in enumerate(zip(files, texts, strict=True)):
+        for place, id in enumerate(some, 1):
+            if id not in texts[0]:
+                raise InputError(f"{id!r} is not in {files[0]}", path=path, line=place)
+        lacking = [id for id in texts[0] if id not in some]
+        if lacking and number < references:
+            raise InputError(f"has no line for {lacking[0]!r}, which {files[0]} has", path=path)
+        if lacking:
+            told.append(
+                f"{path}: has no line for {len(lacking):,} of {len(texts[0]):,} sentences, "
+                f"{lacking[0]} among them, which count as empty ones"
+            )
+    warn(told)
+    return [[some.get(id, "") for id in texts[0]] for some in texts]
+
+
+# What a sentence may be called.
+_ID: Final = re.compile(r"(?=[^ \t]*[0-9])(?=[^ \t]*[A-Za-z_-])[^ \t]+")
+
 # What of a run's data the text of a set depends on, apart from the set's own files.
 _TEXT: Final = "source_language target_language folders normalize tokenize lowercase empty".split()
 
@@ -465,7 +508,8 @@ class Compared:
         if self.references is not None:
             # Of files that are given: those of all lines.
             count = len(self.references)
-            columns = columns_of([], [*self.references, *map(str, files.values())], count)
+            named = [*self.references, *map(str, files.values())]
+            columns = (None if made else _by_id(named, count)) or columns_of([], named, count)
             rows = [list(row) for row in zip(*columns[:count], strict=True)]
             for path, lines in zip(self.references, columns, strict=False):
                 check_text(path, lines)

@@ -1,0 +1,226 @@
+"""The commands of `docs/lists.md`, tool by tool, on a few sentences of each tool's own form."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import run_command
+
+from torchtune_smt import read_weights
+from torchtune_smt.core.textio import read_lines
+
+K = 3
+N = 12
+
+
+def made_up(name: str) -> list[tuple[str, list[tuple[str, float, float]]]]:
+    """References, and three hypotheses each with two scores: the first is right about errors."""
+    generator = np.random.default_rng(len(name))
+    found = []
+    for _ in range(N):
+        words = [f"w{w}" for w in generator.integers(0, 9, 6)]
+        hypotheses = []
+        for errors in generator.permutation(K).tolist():
+            text = " ".join(["x"] * errors + words[errors:])
+            model, other = float(-errors), float(-5 * generator.random())
+            hypotheses.append((text, model, other))
+        found.append((" ".join(words), sorted(hypotheses, key=lambda one: -one[1] - one[2])))
+    return found
+
+
+def bars(name: str, form: str) -> dict[str, str]:
+    lines = []
+    for number, (_, some) in enumerate(made_up(name)):
+        lines += [f"{number} ||| {t} ||| {form.format(a, b)} ||| {a + b}\n" for t, a, b in some]
+    return {f"{name}.nbest": "".join(lines)}
+
+
+def plain(name: str, ending: str, line: str) -> dict[str, str]:
+    """A line a hypothesis, and the other score in a file of its own."""
+    flat = [one for _, some in made_up(name) for one in some]
+    return {
+        f"{name}{ending}": "".join(f"{line.format(t, a)}\n" for t, a, _ in flat),
+        f"{name}.lm": "".join(f"{b}\n" for _, _, b in flat),
+        f"{name}.score": "".join(f"{a}\n" for _, a, _ in flat),
+    }
+
+
+def speech(name: str) -> dict[str, str]:
+    """Kaldi's text and utt2spk; the last utterance has no list."""
+    ids = [f"s{number % 4}-u{number}" for number in range(N)]
+    texts = [f"{id} {text}\n" for id, (text, _) in zip(ids, made_up(name), strict=True)]
+    return {
+        f"data/{name}/text": "".join([*texts, f"s0-u{N} a b\n"]),
+        f"data/{name}/utt2spk": "".join(f"{id} {id[:2]}\n" for id in [*ids, f"s0-u{N}"]),
+    }
+
+
+def espnet(name: str) -> dict[str, str]:
+    files: dict[str, list[str]] = {}
+    for number, (_, some) in enumerate(made_up(name)):
+        id = f"s{number % 4}-u{number}"
+        for n, (text, a, b) in enumerate(some, 1):
+            folder = f"exp/decode/{name}/logdir/output.1/{n}best_recog"
+            scores = json.dumps({"decoder": f"tensor({a})", "lm": f"tensor({b})"})
+            for file, value in (("text", text), ("score", f"tensor({a + b})"), ("scores", scores)):
+                files.setdefault(f"{folder}/{file}", []).append(f"{id} {value}\n")
+    return {**speech(name), **{path: "".join(lines) for path, lines in files.items()}}
+
+
+def kaldi(name: str) -> dict[str, str]:
+    files: dict[str, list[str]] = {}
+    for number, (_, some) in enumerate(made_up(name)):
+        for n, (text, a, b) in enumerate(some, 1):
+            for file, value in (("words_text", text), ("ac_cost", -a), ("lm_cost", -b)):
+                line = f"s{number % 4}-u{number}-{n} {value}\n"
+                files.setdefault(f"nbest/{name}/{file}", []).append(line)
+    return {**speech(name), **{path: "".join(lines) for path, lines in files.items()}}
+
+
+def fairseq(name: str) -> dict[str, str]:
+    """Sentences in another order than that of their numbers."""
+    order = [*range(N)][::-1]
+    some = made_up(name)
+    lines, scores = [], []
+    for number in order:
+        lines.append(f"S-{number}\tquelle\nT-{number}\t{some[number][0]}\n")
+        for text, a, b in some[number][1]:
+            lines.append(f"H-{number}\t{a}\t{text}\nD-{number}\t{a}\t{text}\nP-{number}\t{a}\n")
+            scores.append(f"{b}\n")
+    return {f"{name}.out": "".join(lines), f"{name}.lm": "".join(scores)}
+
+
+def sockeye(name: str) -> dict[str, str]:
+    lines, lengths = [], []
+    for number, (_, some) in enumerate(made_up(name), 1):
+        record = {"scores": [[-a] for _, a, _ in some], "sentence_id": number}
+        lines.append(json.dumps({**record, "translations": [t for t, _, _ in some]}) + "\n")
+        lengths += [f"{b}\n" for _, _, b in some]
+    return {f"{name}.json": "".join(lines), f"{name}.length": "".join(lengths)}
+
+
+def hypo(name: str) -> dict[str, str]:
+    some = made_up(name)
+    records = [{"input": [t for t, _, _ in one], "output": text} for text, one in some]
+    rows = [f"{a}\t{b}\n" for _, one in some for _, a, b in one]
+    return {f"{name}.json": json.dumps(records), f"{name}.scores": "".join(["am\tlm\n", *rows])}
+
+
+# The paragraph of each tool, what writes its files for a set, and the weight that is to be above 0.
+TOOLS = {
+    "Marian": (lambda name: bars(name, "F0= {} F1= {}"), "F0_0"),
+    "Moses, cdec, Joshua, Travatar": (lambda name: bars(name, "lm={} tm={}"), "lm"),
+    "fairseq": (fairseq, "score"),
+    "Sockeye": (sockeye, "score"),
+    "CTranslate2, OpenNMT": (
+        lambda name: {**plain(name, ".onmt", "{}"), **plain(name, ".ct2", "{1} ||| {0}")},
+        "score",
+    ),
+    "Hugging Face": (lambda name: {}, "model"),
+    "ESPnet": (espnet, "decoder"),
+    "Kaldi, icefall": (kaldi, "acoustic"),
+    "NeMo": (
+        lambda name: {
+            ("preds.tsv" if file == "dev.tsv" else file): text
+            for file, text in plain(name, ".tsv", "{}\t{}").items()
+        },
+        "score",
+    ),
+    "HyPoradise": (hypo, "am"),
+}
+
+
+def paragraphs(repository: Path) -> dict[str, str]:
+    text = (repository / "docs" / "lists.md").read_text("utf-8")
+    section = text.split("\n## With your tool\n")[1].split("\n## ")[0]
+    return dict(part.split("\n", 1) for part in section.split("\n### ")[1:])
+
+
+def test_every_tool_is_run(repository: Path) -> None:
+    assert list(paragraphs(repository)) == list(TOOLS)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_the_docs_say_of_a_tool(tool: str, repository: Path, tmp_path: Path) -> None:
+    files, weight = TOOLS[tool]
+    for name in ("dev", "test"):
+        references = "".join(f"{text}\n" for text, _ in made_up(name))
+        common = {f"{name}.{end}": references for end in ("en", "en.0", "en.1", "txt")}
+        common[f"{name}.sizes"] = f"{K}\n" * N
+        for path, text in {**common, **files(name)}.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text, "utf-8")
+    text = paragraphs(repository)[tool]
+    for code in re.findall(r"```python\n(.*?)```", text, re.S):
+        some = made_up("dev")
+        given = {
+            "references": [reference for reference, _ in some],
+            "texts": [[t for t, _, _ in one] for _, one in some],
+            "scores": [[a for _, a, _ in one] for _, one in some],
+        }
+        exec(code.replace('open("dev', f'open("{tmp_path}/dev'), given)
+    commands = re.findall(r"^    python scripts/(\w+)\.py (.*)$", text, re.M)
+    assert commands[0][0] == "tune"
+    for command, options in commands:
+        quick = ["samples=50"] if command != "rerank" else []
+        outcome = run_command(command, *shlex.split(options), *quick, folder=tmp_path)
+        assert outcome.code == 0, f"{command} {options}\n{outcome.err}"
+        if command == "tune":
+            weights = tmp_path / "tuned.weights.txt"
+            names, values = read_weights(weights)
+            assert values[names.id(weight)] > 0
+            # The score that knows makes no errors but for those of the utterance without a list.
+            row = outcome.out.splitlines()[1].split()
+            assert ("2.703" if "data/dev" in options else row[3]) == row[3]
+            score = {"WER": "0.000", "chrF2": "100.00", "TER": "0.00", "BLEU": "100.00"}[row[1]]
+            assert row[3] == ("2.703" if "data/dev" in options else score), outcome.out
+        if command == "evaluate":
+            assert re.search(r"\b(100\.00|2\.70)\b", outcome.out), outcome.out
+    for path in tmp_path.glob("test.out.en"):
+        assert read_lines(path) == [reference for reference, _ in made_up("test")]
+    if (tmp_path / "test.hyp").exists():
+        lines = [line.partition(" ")[2] for line in read_lines(tmp_path / "test.hyp")]
+        assert sorted(lines) == sorted(reference for reference, _ in made_up("test"))
+
+
+def scores(folder: Path, *options: str) -> tuple[dict[str, float], str]:
+    """Return the scores of `evaluate` by metric, and what is said besides."""
+    outcome = run_command("evaluate", *options, "samples=10", "table=csv", folder=folder).check()
+    rows = list(csv.DictReader(outcome.out.splitlines()))
+    return {row["metric"]: float(row["score"]) for row in rows}, outcome.err
+
+
+def test_lines_with_ids_are_scored_by_them(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("u1 a b c\nu2 d e\nu3 f\n")
+    (tmp_path / "hyp").write_text("u3 f\nu1 a x c\n")
+    found, said = scores(tmp_path, "hyp", "references=text", "metrics=[wer]")
+    # A substitution, and two words of u2.
+    assert found["WER"] == pytest.approx(100 * 3 / 6)
+    assert "1 of 3 sentences, u2 among them" in said
+    (tmp_path / "hyp").write_text("u3 f\nu4 a x c\n")
+    outcome = run_command("evaluate", "hyp", "references=text", folder=tmp_path)
+    assert outcome.code == 1
+    assert "hyp:2: 'u4'" in outcome.err
+    # Words with digits that come again, or differ, are words.
+    (tmp_path / "text").write_text("2nd a\n2nd b\n")
+    (tmp_path / "hyp").write_text("2nd a\n3rd b\n")
+    found, said = scores(tmp_path, "hyp", "references=text", "metrics=[wer]")
+    assert (found["WER"], said) == (25, "")
+
+
+def test_a_weighted_sum_of_metrics(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a b c d e f\ng h i j k\n")
+    (tmp_path / "hyp").write_text("a b c d e x\ng h i j k l\n")
+    mix = "{bleu:0.5,ter:2}"
+    found, _ = scores(tmp_path, "hyp", "references=text", f"metrics=[bleu,ter,{mix}]")
+    assert found["mix(0.5 BLEU, 2 TER)"] == pytest.approx(found["BLEU"] / 2 - 2 * found["TER"])
+    for bad, word in (("{bleu:1,nist:1}", "nist"), ("{}", "empty"), ("{bleu:x}", "bleu")):
+        given = ["hyp", "references=text", f"metrics=[{bad}]"]
+        outcome = run_command("evaluate", *given, folder=tmp_path)
+        assert (outcome.code, word in outcome.err) == (1, True), outcome.err
