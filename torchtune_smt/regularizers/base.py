@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtune_smt.core.accepts import declared, least
 from torchtune_smt.core.checks import described
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import DivergenceError, InputError
 
 STRENGTH: Final = least(0)
 """What the strength of a penalty may be."""
@@ -145,3 +145,22 @@ def _fact(regularizer: Regularizer, name: str) -> Any:
     if name not in known:
         known[name] = declared(regularizer, name, "value", "prox") is not None
     return getattr(regularizer, name) if known[name] else None
+
+
+def check_weights(weights: Tensor) -> None:
+    """Raise ValueError unless weights have a prox: floating-point numbers, all of them finite.
+
+    Of one that is not finite it is DivergenceError.
+    """
+    if not weights.is_floating_point():
+        raise ValueError(f"the prox is of floating-point weights, not of {weights.dtype}")
+    if UNCHECKED.get():
+        return
+    finite = weights.isfinite()
+    if not finite.all():
+        where = int((~finite).reshape(-1).nonzero()[0])
+        weight = weights.reshape(-1)[where].item()
+        raise DivergenceError(
+            f"weight {where} of the prox is {weight}, not finite: check the feature values, and "
+            "lower the learning rate if there is one"
+        )

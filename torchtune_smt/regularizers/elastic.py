@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from torchtune_smt.core.accepts import Checked, accepting
-from torchtune_smt.regularizers.base import STRENGTH
-from torchtune_smt.regularizers.ops import check_step, check_weights, elastic_prox
+from torchtune_smt.regularizers.base import STRENGTH, check_weights
+from torchtune_smt.regularizers.ops import check_step, elastic_prox
 
 
 class _Elastic(Checked):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.regularizers.base import STRENGTH, UNCHECKED
+from torchtune_smt.regularizers.base import STRENGTH, check_weights
 from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
 
 
@@ -27,25 +29,6 @@ def check_step(step: Tensor | float, shape: tuple[int, ...] | None = None) -> No
         bad = None if 0 <= step < math.inf else step
     if bad is not None:
         raise ValueError(f"step must be finite, 0 or more, not {bad}")
-
-
-def check_weights(weights: Tensor) -> None:
-    """Raise ValueError unless weights have a prox: floating-point numbers, all of them finite.
-
-    Of one that is not finite it is DivergenceError.
-    """
-    if not weights.is_floating_point():
-        raise ValueError(f"the prox is of floating-point weights, not of {weights.dtype}")
-    if UNCHECKED.get():
-        return
-    finite = weights.isfinite()
-    if not finite.all():
-        where = int((~finite).reshape(-1).nonzero()[0])
-        weight = weights.reshape(-1)[where].item()
-        raise DivergenceError(
-            f"weight {where} of the prox is {weight}, not finite: check the feature values, and "
-            "lower the learning rate if there is one"
-        )
 
 
 @torch.library.custom_op("torchtune_smt::prox_elastic_net", mutates_args=())
@@ -199,7 +182,8 @@ def prox_oscar(
     Raises ValueError: a weight is not finite, a strength is not or is negative, or the dimension is
     too small.
     """
-    _check_oscar(weights, lambda1, lambda2, dimension)
+    _check_oscar(lambda1, lambda2, dimension)
+    check_weights(weights)
     values = weights.detach().to("cpu", torch.float64).contiguous().numpy()
     result, block = prox_serial(values, lambda1, lambda2, dimension, blocks)
     return (
@@ -212,8 +196,17 @@ def prox_oscar(
 def _(
     weights: Tensor, lambda1: float, lambda2: float, dimension: int, blocks: bool
 ) -> tuple[Tensor, Tensor]:
-    _check_oscar(weights, lambda1, lambda2, dimension)
-    return prox_parallel(weights.detach(), lambda1, lambda2, dimension, blocks)
+    _check_oscar(lambda1, lambda2, dimension)
+    return prox_parallel(weights.detach(), lambda1, lambda2, dimension, blocks, _tiles())
+
+
+@functools.cache
+def _tiles() -> ModuleType | None:
+    """Return the kernels of OSCAR's pooling, or None without Triton, which not all torch have."""
+    try:
+        return importlib.import_module("torchtune_smt.regularizers.pool_tiles")
+    except ModuleNotFoundError:
+        return None
 
 
 @prox_oscar.register_fake
@@ -224,8 +217,7 @@ def _(
     return torch.empty_like(weights), weights.new_empty(length, dtype=torch.int64)
 
 
-def _check_oscar(weights: Tensor, lambda1: float, lambda2: float, dimension: int) -> None:
-    check_weights(weights)
+def _check_oscar(lambda1: float, lambda2: float, dimension: int) -> None:
     STRENGTH.check("lambda1", lambda1)
     STRENGTH.check("lambda2", lambda2)
     STRENGTH.check("the largest penalty", lambda1 + lambda2 * max(dimension - 1, 0))

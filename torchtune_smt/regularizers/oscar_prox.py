@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from types import ModuleType
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +12,8 @@ from torch import Tensor
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.regularizers import oscar_kernels as kernels
-from torchtune_smt.regularizers.pool_parallel import pool_parallel
+from torchtune_smt.regularizers.base import check_weights
+from torchtune_smt.regularizers.pool_parallel import pool_parallel, pool_rest
 from torchtune_smt.regularizers.sort_kernels import sort_by_size
 
 
@@ -42,18 +46,32 @@ def prox_serial(
 
 
 def prox_parallel(
-    weights: Tensor, lambda1: float, lambda2: float, dimension: int, blocks: bool
+    weights: Tensor,
+    lambda1: float,
+    lambda2: float,
+    dimension: int,
+    blocks: bool,
+    tiles: ModuleType | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the proximal point and the blocks, in torch ops; see `ops.prox_oscar`.
 
-    Everything stays on the device of the weights. Only the number of weights that are not 0,
-    and in pooling the number of corners, come to the host.
+    Everything stays on the device of the weights. Only how many weights are not 0, the largest one
+    and in pooling the number of corners come to the host.
+
+    tiles: the kernels that do more of it (`regularizers.pool_tiles`), where there are any.
     """
     magnitude = weights.abs()
-    active = int(magnitude.count_nonzero())
+    largest, active = 0.0, 0
+    if weights.numel():
+        both = torch.stack([magnitude.amax().double(), magnitude.count_nonzero().double()])
+        largest, active = both.tolist()
+        active = int(active)
+    if not (largest < math.inf and weights.is_floating_point()):
+        check_weights(weights)
     if dimension < active:
         raise dimension_error(dimension, active)
-    result = torch.zeros_like(weights)
+    # No zero has a sign.
+    result = weights + 0.0
     block = torch.full((weights.numel() if blocks else 0,), -1, device=weights.device)
     if active == 0:
         return result, block
@@ -63,15 +81,26 @@ def prox_parallel(
         places = magnitude.nonzero().squeeze(1)
         magnitude = magnitude[places]
     magnitude, order = magnitude.sort(descending=True)
+    magnitude = magnitude.double()
     if places is not None:
         order = places[order]
-    begin, value = pool_parallel(magnitude.double(), lambda1, lambda2, dimension)
+    highest = lambda1 + lambda2 * (dimension - 1)
+    if tiles is None or active > tiles.MOST:
+        begin, value = pool_parallel(magnitude, lambda1, lambda2, dimension)
+    else:
+        begins, corners, sums = tiles.pool_tiles(
+            magnitude, order, result, largest, highest, lambda2
+        )
+        if not corners.item():
+            if blocks:
+                block[order] = torch.where(result[order] != 0, begins.cumsum(0) - 1, -1)
+            return result, block
+        begin, value = pool_rest(begins, magnitude, sums)
     number = torch.zeros_like(order)
     number = number.index_fill_(0, begin[1:-1], 1).cumsum(0)
     result[order] = value.clamp_min(0.0)[number].to(weights.dtype)
     if blocks:
         block[order] = torch.where(value[number] > 0, number, -1)
-    # No zero has a sign.
     return result.copysign(weights).add_(0.0), block
 
 

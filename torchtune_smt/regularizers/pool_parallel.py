@@ -52,7 +52,17 @@ def pool_parallel(
     Returns value (float64 [blocks]): descending. Equal |w| are in one block, whatever rounding
         says.
     """
-    hull = _Hull.of(magnitude, lambda1 + lambda2 * (dimension - 1), lambda2)
+    sums = Sums.of(magnitude, lambda1 + lambda2 * (dimension - 1), lambda2)
+    apart = torch.ones(magnitude.numel(), dtype=torch.bool, device=magnitude.device)
+    torch.gt(magnitude[:-1] - magnitude[1:], lambda2, out=apart[1:])
+    return pool_rest(apart, magnitude, sums, merges=merges, tangents=tangents)
+
+
+def pool_rest(
+    begins: Tensor, magnitude: Tensor, sums: Sums, *, merges: int = 10, tangents: int = 20
+) -> tuple[Tensor, Tensor]:
+    """Pool blocks that are pooled in part: `begins` (bool [u]) says which ranks begin one."""
+    hull = _Hull.of(begins, magnitude, sums)
     rounds = 0
     while (corner := hull.corners()).numel():
         if corner.numel() > FEW and rounds < merges:
@@ -68,7 +78,7 @@ def pool_parallel(
 
 
 @dataclass(frozen=True)
-class _Sums:
+class Sums:
     """The sums of |w| over ranks, as whole numbers, and the penalties.
 
     In floating point, sums of 10^7 numbers would lose the digits that small penalties have. These
@@ -88,21 +98,14 @@ class _Sums:
     half_lambda2: float
 
     @classmethod
-    def of(cls, magnitude: Tensor, highest: float, lambda2: float) -> _Sums:
+    def of(cls, magnitude: Tensor, highest: float, lambda2: float) -> Sums:
         """Add up |w| (float64 [u], descending)."""
-        bits = 61 - magnitude.numel().bit_length()
-        exponent = min(bits - math.frexp(float(magnitude[0]))[1], LARGEST_SCALE)
-        scaled = magnitude * math.ldexp(1.0, exponent)
+        scale, low_scale = scales(magnitude.numel(), float(magnitude[0]))
+        scaled = magnitude * scale
         high = _cumulated(scaled)
-        low = _cumulated(scaled.frac_().mul_(math.ldexp(1.0, bits)))
-        return cls(
-            high,
-            low,
-            magnitude.new_full((), math.ldexp(1.0, -exponent)),
-            math.ldexp(1.0, -exponent - bits),
-            magnitude.new_full((), highest + lambda2 / 2),
-            lambda2 / 2,
-        )
+        low = _cumulated(scaled.frac_().mul_(low_scale))
+        high_unit, penalty = magnitude.new_tensor([1 / scale, highest + lambda2 / 2])
+        return cls(high, low, high_unit, 1 / scale / low_scale, penalty, lambda2 / 2)
 
     def value(self, p: Tensor, q: Tensor) -> Tensor:
         """Return the mean of z from ranks p (int64) to ranks q, without q."""
@@ -122,18 +125,16 @@ class _Hull:
 
     rank: Tensor
     value: Tensor
-    sums: _Sums
+    sums: Sums
 
     @classmethod
-    def of(cls, magnitude: Tensor, highest: float, lambda2: float) -> _Hull:
-        """Return the ends of runs in which neighbours do not descend, after the penalties."""
-        apart = torch.ones(magnitude.numel() + 1, dtype=torch.bool, device=magnitude.device)
-        torch.gt(magnitude[:-1] - magnitude[1:], lambda2, out=apart[1:-1])
-        rank = apart.nonzero().squeeze(1)
+    def of(cls, begins: Tensor, magnitude: Tensor, sums: Sums) -> _Hull:
+        """Return the points where blocks begin (bool [u], the first rank among them), and u."""
+        rank = begins.nonzero().squeeze(1)
         # Single ones keep all their digits, however small they are beside the largest.
-        penalty = highest - rank[:-1].double().mul_(lambda2)
-        hull = cls(rank, magnitude[rank[:-1]].sub_(penalty), _Sums.of(magnitude, highest, lambda2))
-        hull._renew(rank)
+        value = magnitude[rank] - sums.penalty.add(2 * rank + 1, alpha=-sums.half_lambda2)
+        hull = cls(torch.cat([rank, rank.new_full((1,), magnitude.numel())]), value, sums)
+        hull._renew(hull.rank)
         return hull
 
     def corners(self) -> Tensor:
@@ -228,6 +229,13 @@ def count_leading(
         count = torch.add(count, held.sum(-1), alpha=stride)
         stride //= probes + 1
     return count
+
+
+def scales(number: int, largest: float) -> tuple[float, float]:
+    """Return what |w| times it is whole numbers to add up, and their fractions times it are."""
+    bits = 61 - number.bit_length()
+    exponent = min(bits - math.frexp(largest)[1], LARGEST_SCALE)
+    return math.ldexp(1.0, exponent), math.ldexp(1.0, bits)
 
 
 def _cumulated(values: Tensor) -> Tensor:
