@@ -418,12 +418,13 @@ def pool_tiles(
     scale, low_scale = scales(n, largest)
     numbers = [1 / scale, 1 / scale / low_scale, highest + lambda2 / 2, lambda2 / 2]
     options = magnitude.new_tensor([scale, low_scale, *numbers])
-    high, low = magnitude.new_empty(2, n + 1, dtype=torch.int64)
     new = magnitude.new_empty
-    total = magnitude.new_zeros(2, tiles + 1, dtype=torch.int64)
+    # One by one, as what is aligned otherwise would be compiled anew.
+    high, low = (new(n + 1, dtype=torch.int64) for _ in range(2))
+    before, after = (new(n, dtype=torch.int32) for _ in range(2))
+    first, last = (new(tiles, dtype=torch.int32) for _ in range(2))
     flag, begins = new(n, dtype=torch.int8), new(n, dtype=torch.bool)
-    before, after = new(2, n, dtype=torch.int32)
-    first, last = new(2, tiles, dtype=torch.int32)
+    total = magnitude.new_zeros(2, tiles + 1, dtype=torch.int64)
     arrived = magnitude.new_zeros(tiles + 1, dtype=torch.int32)
     # Without fused multiplication, so that slopes are those of the rounds.
     launch: dict[str, Any] = {"TILE": TILE, "enable_fp_fusion": False}
