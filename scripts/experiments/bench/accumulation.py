@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
+from timing import cpu
 
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
@@ -44,9 +44,9 @@ class Timed(ListStore):
 
     def add(self, *arguments) -> int:  # type: ignore[no-untyped-def]
         """Add, and note the time."""
-        begin = perf_counter()
+        begin = cpu()
         new = super().add(*arguments)
-        self.seconds += perf_counter() - begin
+        self.seconds += cpu() - begin
         return new
 
 
@@ -103,16 +103,16 @@ def main() -> None:
         text = ", ".join(f"{part} {size / n:.1f}" for part, size in by_part.items())
         print(f"bytes a hypothesis: {lists.nbytes / n:.1f} ({text})")
         print(f"adding: {1e6 * lists.seconds / (decoded * K):.1f} µs a decoded hypothesis")
-        begin = perf_counter()
+        begin = cpu()
         pairs = pair_rows(lists, sampler, (0,))
-        seconds = perf_counter() - begin
+        seconds = cpu() - begin
         print(
             f"{len(pairs):,} pairs: {seconds:.2f} s, {1e3 * seconds / len(tuning):.2f} ms a "
             f"list, {(pairs.value.nbytes + pairs.feature.nbytes) / len(pairs):.0f} bytes a pair"
         )
-        begin = perf_counter()
+        begin = cpu()
         flat = lists.lists()
-        seconds = perf_counter() - begin
+        seconds = cpu() - begin
         width = flat.rows.value.size / n
         print(f"all laid out: {seconds:.2f} s, {width:.1f} non-zeros a hypothesis")
     size = lists.nbytes / n

@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
-import subprocess
 import sys
-import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from decode import calibrate, user_seconds
+import timing
+from decode import calibrate
+from timing import megabytes, middle, user, wall
 
 ITERATIONS = {"mira": 9, "mert": 4}
 SECONDS = {"mira": 5.0, "mert": 68.0}
@@ -66,7 +64,7 @@ def child(folder: Path, tuner: str, seed: int) -> None:
         from torchtune_smt.tuners.mert import Mert
 
         solver = Mert(restarts=20)
-    stages = {"start": user_seconds()}
+    stages = {"start": user()}
     runs = range(1, ITERATIONS[tuner] + 1)
     lists = (
         KBestFiles()
@@ -78,47 +76,34 @@ def child(folder: Path, tuner: str, seed: int) -> None:
         )
         .lists
     )
-    stages["reading"] = user_seconds()
+    stages["reading"] = user()
     start = np.zeros(len(lists.features))
     for name, value in start_weights(folder, tuner).items():
         start[lists.features.id(name)] = value
-    began = time.perf_counter()
+    began = wall()
     solution = solver.solve(lists, start, (seed,))
-    stages["tuning"] = user_seconds()
+    stages["tuning"] = user()
     figures = {
         "stages": stages,
-        "wall": time.perf_counter() - began,
+        "wall": wall() - began,
         "report": solution.report,
         "entries": lists.n_hypotheses,
-        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "megabytes": megabytes(),
     }
     json.dump(figures, sys.stdout)
 
 
 def run_child(arguments: argparse.Namespace, tuner: str, seed: int) -> dict:
-    """Run a child when the machine is quiet; return its figures, CPU time as seen from here."""
-    give_up = time.monotonic() + arguments.patience
-    while os.getloadavg()[0] > (os.cpu_count() or 1) - 0.5 and time.monotonic() < give_up:
-        time.sleep(1)
-    load = os.getloadavg()[0]
-    command = [sys.executable, __file__, "--shared", str(arguments.shared)]
-    command += ["--child", tuner, str(seed)]
-    one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text = subprocess.run(command, env=os.environ | one, check=True, stdout=subprocess.PIPE).stdout
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    figures = json.loads(text)
-    figures["user"] = after.ru_utime - before.ru_utime
-    figures["system"] = after.ru_stime - before.ru_stime
-    figures["load"] = load
-    return figures
+    """Run a child when the machine is quiet; return its figures, and its CPU time."""
+    command = [sys.executable, __file__, "--shared", arguments.shared, "--child", tuner, seed]
+    return timing.child(command, arguments.patience)
 
 
 def report(arguments: argparse.Namespace, tuner: str, factors: dict[str, float]) -> None:
     """Run one tuner with all seeds and print what came out, beside Moses's figures."""
     run_child(arguments, tuner, 0)
     runs = [run_child(arguments, tuner, seed) for seed in range(arguments.seeds)]
-    best = min(runs, key=lambda figures: figures["user"])
+    best = middle(runs)
     stages = {"": 0.0, **best["stages"], "exit": best["user"]}
     parts = [f"{b} {stages[b] - stages[a]:.2f}" for a, b in pairwise(stages)]
     bleus = [run["report"]["bleu"] for run in runs]

@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 import sacrebleu
+from timing import in_turn
 
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.textio import read_lines
@@ -93,20 +93,7 @@ def main() -> None:
     length = sum(kbest.tokens.size for kbest in kbests) / count
     print(f"{count} hypotheses of {len(lists)} sentences, {length:.1f} words each")
 
-    def best_of(rounds: int, work) -> float:  # type: ignore[no-untyped-def]
-        times = []
-        for _ in range(rounds):
-            begin = perf_counter()
-            work()
-            times.append(perf_counter() - begin)
-        return min(times)
-
     gains = [metric.gains(kbest) for kbest in kbests]
-    from_ids = best_of(5, lambda: [metric.gains(kbest) for kbest in kbests]) / count
-    from_strings = (
-        best_of(2, lambda: [metric.gains(as_kbest(i, h, words)) for i, h in enumerate(lists)])
-        / count
-    )
     # Every tenth hypothesis is enough for a steady rate of sacrebleu's.
     sample = [(i, h) for i, hypotheses in enumerate(lists) for h in range(0, len(hypotheses), 10)]
 
@@ -123,17 +110,23 @@ def main() -> None:
         ]
 
     theirs = peer()
-    by_sacrebleu = best_of(2, peer) / len(sample)
+    works = {
+        "sacrebleu": (peer, len(sample)),
+        "from strings": (
+            lambda: [metric.gains(as_kbest(i, h, words)) for i, h in enumerate(lists)],
+            count,
+        ),
+        "from ids": (lambda: [metric.gains(kbest) for kbest in kbests], count),
+    }
+    found = in_turn({name: work for name, (work, _) in works.items()}, 3)
+    each = {name: found[name].median / number for name, (_, number) in works.items()}
     worst = max(abs(100 * gains[i][h] - t) for (i, h), t in zip(sample, theirs, strict=True))
 
-    for name, seconds in [
-        ("sacrebleu", by_sacrebleu),
-        ("from strings", from_strings),
-        ("from ids", from_ids),
-    ]:
+    for name, seconds in each.items():
         print(
             f"{name:13s} {1e6 * seconds:8.3f} µs a hypothesis, {1 / seconds:12,.0f} a second, "
-            f"{by_sacrebleu / seconds:7.1f} times sacrebleu"
+            f"{each['sacrebleu'] / seconds:7.1f} times sacrebleu; "
+            f"all {found[name].said()} ms of CPU"
         )
     print(f"largest difference in BLEU points: {worst:.1e}")
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
@@ -148,12 +141,18 @@ def main() -> None:
             SacreBleu(),
             ExternalScores(file.name),
         ]
-    for other in others:
-        bound = other.bind(references, words)
-        bound.gains(kbests[0])
-        seconds = best_of(3, lambda bound=bound: [bound.gains(k) for k in kbests]) / count
-        print(f"{type(other).__name__:14s} {1e6 * seconds:7.3f} µs a hypothesis from ids")
-    print(f"limit from ids: {LIMIT} times; reached {by_sacrebleu / from_ids / LIMIT:.2f} of it")
+        bound = [other.bind(references, words) for other in others]
+    spreads = in_turn(
+        {
+            type(metric).__name__: lambda b=b: [b.gains(k) for k in kbests]
+            for metric, b in zip(others, bound, strict=True)
+        },
+        3,
+    )
+    for name, spread in spreads.items():
+        print(f"{name:14s} {spread.said(1e6 / count, 3)} µs a hypothesis from ids")
+    ratio = each["sacrebleu"] / each["from ids"]
+    print(f"limit from ids: {LIMIT} times; reached {ratio / LIMIT:.2f} of it")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import os
 import runpy
 import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,15 +23,16 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from timing import cpu, of_thread, wall
 
 from torchtune_smt.core.archive import Archive
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
     """Return wall-clock and CPU seconds."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    clock, own = wall(), cpu()
     work()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return wall() - clock, cpu() - own
 
 
 def tune() -> None:
@@ -95,9 +95,9 @@ class Counted:
 
     def update(self, data: Any) -> None:
         """Take more bytes."""
-        begin = time.thread_time()
+        begin = of_thread()
         self._whole.update(data)
-        Counted.seconds += time.thread_time() - begin
+        Counted.seconds += of_thread() - begin
 
     def digest(self) -> bytes:
         """Return the checksum."""

@@ -4,7 +4,7 @@
 
 Every run is a process of its own, with cdec's grammar (gz), language model, weights and limits.
 It counts everything from the start of the interpreter on; kernels are compiled and the copies of
-the model are written before, by a run that is not counted. The best of some runs is
+the model are written before, by a run that is not counted. The median of some runs is
 reported: user CPU time of the whole process, as its parent reads it when it is gone, and where it
 went. With `--threads` above 1, wall-clock time decides, and nothing is compared.
 
@@ -19,14 +19,14 @@ import argparse
 import json
 import math
 import os
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+
+import timing
+from timing import megabytes, middle, seconds, user, wall
 
 SETTINGS = [(200, 100), (200, 1), (30, 100)]  # pop limit, k
 CDEC_SECONDS = {(200, 100): 123.0, (200, 1): 93.0, (30, 100): 37.0}
@@ -36,14 +36,10 @@ REQUIRED_MEAN = {200: -3.2446, 30: -3.2477}
 CALIBRATION = {"Python sum": (0.33, 0.50), "argsort": (0.58, 0.74), "gather": (0.11, 0.29)}
 
 
-def user_seconds() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
-
-
 def child(shared: Path, folder: Path, pop_limit: int, k: int, threads: int) -> None:
     """Decode the set; print figures and translations as JSON. The folder has the model."""
     rules, arpa = folder / "grammar.gz", folder / "lm.arpa.gz"
-    began = time.perf_counter()
+    began = wall()
     from torchtune_smt.core.snapshot import FrozenWeights
     from torchtune_smt.core.textio import read_lines
     from torchtune_smt.core.weights_io import read_weights
@@ -54,30 +50,30 @@ def child(shared: Path, folder: Path, pop_limit: int, k: int, threads: int) -> N
     from torchtune_smt.lm import NgramModel
     from torchtune_smt.models import Model
 
-    stages = {"start": user_seconds()}
+    stages = {"start": user()}
     cdec = shared / "oracles" / "cdec"
     grammar = read_grammar(rules, cache=True)
-    stages["grammar"] = user_seconds()
+    stages["grammar"] = user()
     model = NgramModel.load(arpa)
-    stages["language model"] = user_seconds()
+    stages["language model"] = user()
     decoder = HieroDecoder(
         Model(grammar, model), k=k, pop_limit=pop_limit, max_span=15, threads=threads
     )
     weights = FrozenWeights(*read_weights(cdec / "weights"))
     lines = read_lines(shared / "data" / "multi30k-de-en" / "dev.de")
     sources = [Source(i, line.split()) for i, line in enumerate(lines)]
-    decoding = time.perf_counter()
+    decoding = wall()
     kbests = []
     for first in range(0, len(sources), 100):
         kbests += decoder.decode(sources[first : first + 100], weights)
-    stages["decoding"] = user_seconds()
-    ended = time.perf_counter()
+    stages["decoding"] = user()
+    ended = wall()
     if k > 1:
         with open(os.devnull, "w") as out:
             for kbest in kbests:
                 texts = [kbest.text(h) for h in range(len(kbest))]
                 out.writelines(nbest_lines(kbest, texts, decoder.dense_names))
-        stages["lists as text"] = user_seconds()
+        stages["lists as text"] = user()
     best = [kbest.text(0) for kbest in kbests]
     figures = {
         "stages": stages,
@@ -85,30 +81,17 @@ def child(shared: Path, folder: Path, pop_limit: int, k: int, threads: int) -> N
         "decoding wall": ended - decoding,
         "mean": sum(float(kbest.score[0]) for kbest in kbests) / len(kbests),
         "entries": sum(map(len, kbests)),
-        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "megabytes": megabytes(),
         "best": best,
     }
     json.dump(figures, sys.stdout)
 
 
 def run_child(arguments: argparse.Namespace, model: Path, pop_limit: int, k: int) -> dict:
-    """Run a child when the machine is quiet; return its figures, CPU time as seen from here."""
-    give_up = time.monotonic() + arguments.patience
-    while os.getloadavg()[0] > (os.cpu_count() or 1) - 0.5 and time.monotonic() < give_up:
-        time.sleep(1)
-    load = os.getloadavg()[0]
-    command = [sys.executable, __file__, "--shared", str(arguments.shared)]
-    command += ["--threads", str(arguments.threads)]
-    command += ["--child", str(model), str(pop_limit), str(k)]
-    one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text = subprocess.run(command, env=os.environ | one, check=True, stdout=subprocess.PIPE).stdout
-    figures = json.loads(text)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    figures["user"] = after.ru_utime - before.ru_utime
-    figures["system"] = after.ru_stime - before.ru_stime
-    figures["load"] = load
-    return figures
+    """Run a child when the machine is quiet; return its figures, and its CPU time."""
+    command = [sys.executable, __file__, "--shared", arguments.shared]
+    command += ["--threads", arguments.threads, "--child", model, pop_limit, k]
+    return timing.child(command, arguments.patience)
 
 
 def calibrate() -> dict[str, float]:
@@ -127,11 +110,7 @@ def calibrate() -> dict[str, float]:
     print(f"calibration, process time of three tries (Python {version}, there 3.11)")
     factors = {}
     for name, work in measures.items():
-        times = []
-        for _ in range(3):
-            start = time.process_time()
-            work()
-            times.append(time.process_time() - start)
+        times = [seconds(work) for _ in range(3)]
         low, high = CALIBRATION[name]
         # From the middle of the range there to the middle here, on a scale of ratios.
         factors[name] = math.sqrt(min(times) * max(times) / (low * high))
@@ -154,7 +133,7 @@ def report(
     for pop_limit, k in SETTINGS:
         runs = [run_child(arguments, model, pop_limit, k) for _ in range(arguments.children)]
         key = "user" if arguments.threads == 1 else "wall"
-        best = min(runs, key=lambda figures: figures[key])
+        best = middle(runs, key)
         sentences = len(best["best"])
         stages = {"": 0.0, **best["stages"], "output and exit": best["user"]}
         parts = [f"{b} {stages[b] - stages[a]:.2f}" for a, b in pairwise(stages)]
@@ -173,10 +152,10 @@ def report(
         print(f"  BLEU             {corpus_bleu(best['best'], references).score:8.2f}")
         if arguments.threads > 1:
             continue  # cdec's seconds are those of one core
-        seconds = CDEC_SECONDS[pop_limit, k]
-        print(f"  cdec             {seconds:8.0f} s   user CPU, recorded, one core")
+        theirs = CDEC_SECONDS[pop_limit, k]
+        print(f"  cdec             {theirs:8.0f} s   user CPU, recorded, one core")
         for name, factor in {"raw": 1.0, **factors}.items():
-            ratio = seconds * factor / best["user"]
+            ratio = theirs * factor / best["user"]
             met = _verdict(ratio >= REQUIRED_RATIO[pop_limit])
             scaled = "not scaled" if name == "raw" else f"scaled by {name}"
             print(f"    ratio          {ratio:8.2f}     {scaled}; "
@@ -192,7 +171,7 @@ def main() -> None:
     default = Path(__file__).resolve().parents[4] / "shared"
     parser.add_argument("--shared", type=Path, default=default, help="data and oracles")
     parser.add_argument("--threads", type=int, default=1, help="sentences decoded at a time")
-    parser.add_argument("--children", type=int, default=3, help="runs, of which the best counts")
+    parser.add_argument("--children", type=int, default=3, help="runs, of which the median counts")
     parser.add_argument(
         "--patience", type=float, default=60, help="seconds to wait for a quiet machine, a run"
     )

@@ -13,9 +13,9 @@ import resource
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from time import process_time
 
 import numpy as np
+from timing import cpu
 
 from torchtune_smt.core.textio import read_bytes, read_lines
 from torchtune_smt.grammar import (
@@ -33,9 +33,9 @@ MAX_SPAN = 15
 
 def calibrate() -> float:
     """Return the seconds of ten million squares in Python, to compare machines by."""
-    begin = process_time()
+    begin = cpu()
     sum(i * i for i in range(10**7))
-    return process_time() - begin
+    return cpu() - begin
 
 
 def warm_up() -> None:
@@ -53,12 +53,12 @@ def serve(
     grammar: Grammar, sentences: Sequence[Sequence[str]], leave_out: bool
 ) -> tuple[float, float]:
     """Return milliseconds and rules of one sentence's grammar, in the mean."""
-    begin = process_time()
+    begin = cpu()
     rules = 0
     for i, words in enumerate(sentences):
         ids = grammar.source_words.lookup(words)
         rules += grammar.sentence_grammar(ids, MAX_SPAN, i if leave_out else -1).rule.size
-    return 1000 * (process_time() - begin) / len(sentences), rules / len(sentences)
+    return 1000 * (cpu() - begin) / len(sentences), rules / len(sentences)
 
 
 def report_serving(
@@ -73,14 +73,14 @@ def read_text(path: Path) -> list[list[str]]:
 
 
 def bench_reading(path: Path, dev: list[list[str]]) -> None:
-    begin = process_time()
+    begin = cpu()
     data = read_bytes(path)
-    unpacked = process_time() - begin
+    unpacked = cpu() - begin
     size = len(data)
     del data
-    begin = process_time()
+    begin = cpu()
     grammar = read_grammar(path)
-    total = process_time() - begin
+    total = cpu() - begin
     print(f"\ncdec's grammar, {len(grammar)} rules, {size / 1e6:.0f} MB of text")
     print(
         f"  read: {total:.2f} s, {unpacked:.2f} s of it unpacking; "
@@ -93,9 +93,9 @@ def bench_extraction(
     sources: list[list[str]], targets: list[list[str]], alignment: Path, dev: list[list[str]]
 ) -> None:
     alignments = read_alignments(alignment, sources, targets)
-    begin = process_time()
+    begin = cpu()
     grammar = extract_grammar(sources, targets, alignments)
-    seconds = process_time() - begin
+    seconds = cpu() - begin
     stored = sum(array.nbytes for array in grammar.arrays.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"\nextraction from {len(sources)} sentence pairs: {len(grammar)} rules")
@@ -103,9 +103,9 @@ def bench_extraction(
     with tempfile.TemporaryDirectory() as folder:
         save_grammar(Path(folder) / "grammar", grammar)
         del grammar
-        begin = process_time()
+        begin = cpu()
         grammar = load_grammar(Path(folder) / "grammar")
-        print(f"  load: {process_time() - begin:.3f} s")
+        print(f"  load: {cpu() - begin:.3f} s")
         some = np.linspace(0, len(sources) - 1, 1000).astype(int)
         report_serving("dev", grammar, dev, False)
         report_serving("train", grammar, [sources[i] for i in some], False)
@@ -125,18 +125,18 @@ def main() -> None:
         parser.error(f"{text} and {cdec} are needed; name their folder by --shared")
 
     print(f"calibration: 10^7 squares in Python {calibrate():.2f} s")
-    begin = process_time()
+    begin = cpu()
     warm_up()
-    print(f"kernels: {process_time() - begin:.2f} s to load or compile")
+    print(f"kernels: {cpu() - begin:.2f} s to load or compile")
     dev = read_text(text / "dev.de")
     sources, targets = read_text(text / "train.de.gz"), read_text(text / "train.en.gz")
     bench_reading(cdec / "grammar.dev.gz", dev)
     bench_extraction(sources, targets, cdec / "train.grow-diag-final-and.gz", dev)
     if arguments.align:
         for model in ("fast_align", "hmm"):
-            begin = process_time()
+            begin = cpu()
             align(sources, targets, model=model)
-            print(f"\nword alignment by {model}: {process_time() - begin:.1f} s")
+            print(f"\nword alignment by {model}: {cpu() - begin:.1f} s")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Reading k-best lists, and scoring them anew, in one run.
 
-Prints the seconds of CPU that reading takes (gunzip, UTF-8 check and all; best of three, after
-compilation), how much of that is gunzip, and the milliseconds a sentence costs in `decode`. Lists
+Prints the seconds of CPU that reading takes (gunzip, UTF-8 check and all; the median of three,
+after compilation), how much of that is gunzip, and the milliseconds a sentence costs in `decode`. Lists
 are Moses's and cdec's of Multi30k dev where they lie beside the repository; else one like Moses's
 sparse list is made up (70,000 entries of 14 dense and 31 sparse features).
 
@@ -10,13 +10,13 @@ sparse list is made up (70,000 entries of 14 dense and 31 sparse features).
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from time import process_time
 
 import numpy as np
+from timing import in_turn
 
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
@@ -44,16 +44,6 @@ def made_up(path: Path, sentences: int = 700, k: int = 100) -> None:
                 file.write(f"{s} ||| {words}  ||| {dense} {sparse} ||| -10.5\n")
 
 
-def seconds(function: Callable[[], object]) -> float:
-    """Return the least seconds of CPU of three calls."""
-    times = []
-    for _ in range(3):
-        start = process_time()
-        function()
-        times.append(process_time() - start)
-    return min(times)
-
-
 def measure(name: str, path: Path) -> None:
     def read() -> KBestFiles:
         decoder = KBestFiles(missing=0)
@@ -62,20 +52,28 @@ def measure(name: str, path: Path) -> None:
 
     decoder = read()  # compiles
     stored = decoder.sets["dev"].lists
-    reading = seconds(read)
     data = path.read_bytes()
-    unpacking = seconds(lambda: gzip.decompress(data))
     weights = Weights(decoder.dense_names)
     sources = decoder.sources("dev")
     decoder.decode(sources[:1], weights)
-    decoding = seconds(lambda: decoder.decode(sources, weights))
+    found = in_turn(
+        {
+            "read": read,
+            "gunzip": lambda: gzip.decompress(data),
+            "decode": lambda: decoder.decode(sources, weights),
+        },
+        3,
+    )
+    reading, unpacking, decoding = (spread.median for spread in found.values())
     print(
         f"{name:<14}{stored.n_hypotheses:>9,}{stored.rows.value.size / stored.n_hypotheses:>9.1f}"
         f"{reading:>9.2f}{unpacking:>9.2f}{1e3 * decoding / len(sources):>11.3f}"
+        f"   reading {found['read'].said(1)}"
     )
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     print(f"{'list':<14}{'entries':>9}{'values':>9}{'read s':>9}{'gunzip s':>9}{'decode ms':>11}")
     with tempfile.TemporaryDirectory() as folder:
         files = {name: path for name, path in FILES.items() if path.exists()}

@@ -20,10 +20,10 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
+from timing import cpu
 
 # Corpora of which a file of each language is read, and the language.
 FILES = {
@@ -113,7 +113,7 @@ def with_torch(method: str, lr: float, strength: float, train, tests, dimension:
         optimizer.attach(model)
     ids, begin, labels = map(torch.from_numpy, (ids, begin, labels))
     generator = torch.Generator().manual_seed(1)
-    start = time.process_time()
+    start = cpu()
     for _ in range(passes):
         for chosen in torch.randperm(len(labels), generator=generator).split(BATCH):
             lengths = begin[chosen + 1] - begin[chosen]
@@ -127,7 +127,7 @@ def with_torch(method: str, lr: float, strength: float, train, tests, dimension:
             loss.backward()
             optimizer.step()
     model.eval()
-    seconds = time.process_time() - start
+    seconds = cpu() - start
     with torch.no_grad():
         scores = [model(*map(torch.from_numpy, test)).numpy() for test in tests]
         rows = int((model.weight != 0).any(1).sum())
@@ -144,11 +144,11 @@ def with_sklearn(method: str, lr: float, strength: float, train, tests, dimensio
         return csr_matrix((ones, ids, begin), (begin.size - 1, dimension))
 
     rows, labels, _ = train
-    start = time.process_time()
+    start = cpu()
     model = SGDClassifier(
         loss="log_loss", penalty="l1", alpha=strength, max_iter=passes, tol=None, random_state=1
     ).fit(matrix(*rows), labels)
-    seconds = time.process_time() - start
+    seconds = cpu() - start
     active = int((model.coef_ != 0).any(0).sum())
     scores = [model.decision_function(matrix(*test)) for test in tests]
     # Of two languages there is one score, that of the second.
@@ -170,11 +170,11 @@ def with_vowpalwabbit(method: str, lr: float, strength: float, train, tests, dim
         def line(ids, begin, i):
             return "| " + " ".join(map(str, ids[begin[i] : begin[i + 1]].tolist()))
 
-        start = time.process_time()
+        start = cpu()
         for _ in range(passes):
             for i in np.random.default_rng(1).permutation(labels.size):
                 model.learn(f"{labels[i] + 1} {line(ids, begin, i)}")
-        seconds = time.process_time() - start
+        seconds = cpu() - start
         eye = np.eye(classes + 1)[:, 1:]
         scores = [
             np.array([eye[model.predict(line(*test, i))] for i in range(test[1].size - 1)])

@@ -13,11 +13,11 @@ them, with their strengths: 10^5 features, 30 non-zeros a pair.
 """
 
 import argparse
-from time import thread_time
 
 import numpy as np
 import torch
 from numba import njit
+from timing import of_thread
 
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
@@ -62,23 +62,23 @@ def compare(active: int, steps: int, eager_seconds: float) -> float:
     prox_serial(eager, 0.0, LR * lambda2, active, False)
     while eager_steps < steps and eager_time < eager_seconds:
         eager[ids[eager_steps]] -= LR * gradient[eager_steps]
-        start = thread_time()
+        start = of_thread()
         eager, _ = prox_serial(eager, 0.0, LR * lambda2, active, False)
-        eager_time += thread_time() - start
+        eager_time += of_thread() - start
         eager_steps += 1
     expected = eager
 
-    start = thread_time()
+    start = of_thread()
     structure = OscarStructure(weight, 0, 0.0, lambda2)
-    built = thread_time() - start
+    built = of_thread() - start
     done, lazy_time, worst = 0, 0.0, 0.0
     for stop in sorted({eager_steps, steps}):
         while done < stop:
-            start = thread_time()
+            start = of_thread()
             done = lazy_steps(structure.tree, weight, ids[:stop], gradient[:stop], done)
             if done < stop:
                 structure.make_room(TOUCHED)
-            lazy_time += thread_time() - start
+            lazy_time += of_thread() - start
         if stop == eager_steps:
             now = weight.copy()
             structure.write(now)
@@ -112,14 +112,14 @@ def pair_steps(features: int, pairs: int, steps: int) -> None:
     lazy = FobosOscar([parameter], 1.0, Oscar(1e-10, 3e-8, 500_000), schedule="1/t")
     lazy.step_rows(Rows(begin[:2], feature, value), HINGE)
     done, violated, chunk = 0, 0, 1_000_000
-    start = thread_time()
+    start = of_thread()
     print(f"\n{'steps':>11}{'seconds':>9}{'steps/s':>10}{'z < 1':>8}{'active':>9}{'groups':>9}")
     while done < steps:
         order = generator.integers(0, pairs, min(chunk, steps - done))
         margins = lazy.step_rows(Rows(begin, feature, value), HINGE, order=order)
         violated += int((margins < 1).sum())
         done += order.size
-        seconds = thread_time() - start
+        seconds = of_thread() - start
         counts = lazy.state[parameter]["structure"].tree.counts
         print(
             f"{done:>11,}{seconds:>9.1f}{done / seconds:>10,.0f}{violated / done:>8.2f}"

@@ -14,11 +14,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from timing import in_turn, peer
 
 from torchtune_smt.core.archive import cache_path
 from torchtune_smt.core.textio import read_lines
@@ -29,24 +29,18 @@ LMPLZ_SECONDS = 0.4
 LMPLZ_CALIBRATION = (0.33, 0.50)
 
 
-def best(work: Callable[[], object], repeats: int = 5) -> float:
-    """Return the least CPU time of some repeats, in seconds; one run before warms up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
+def median(work: Callable[[], object], repeats: int = 5) -> float:
+    """Return the median CPU time of some repeats, in seconds; one run before warms up."""
+    return in_turn({"": work}, repeats)[""].median
 
 
 def load_times(arpa: Path) -> NgramModel:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / arpa.name
         shutil.copyfile(arpa, path)
-        fresh = best(lambda: NgramModel.load(path, cache=False), 3)
+        fresh = median(lambda: NgramModel.load(path, cache=False), 3)
         model = NgramModel.load(path)
-        cached = best(lambda: NgramModel.load(path))
+        cached = median(lambda: NgramModel.load(path))
         megabytes = cache_path(path).stat().st_size / 1e6
         ngrams = model.tables.nodes.size - 1
         print(f"{path.name}: {ngrams} n-grams of order 1 to {model.order}")
@@ -66,22 +60,20 @@ def queries(model: NgramModel, arpa: Path, lines: list[str]) -> None:
 
     def run(words: np.ndarray) -> float:
         args = (*model.tables, words, begin, model.begin_state, model.end_word, total)
-        return count / best(lambda: score_sentences(*args)) / 1e6
+        return count / median(lambda: score_sentences(*args)) / 1e6
 
     in_order = run(ids)
     shuffled = run(np.random.default_rng(0).permutation(ids))
     print(f"queries, {count} words (million/s on one core)")
     print(f"  running text           {in_order:9.2f}")
     print(f"  words shuffled         {shuffled:9.2f}")
-    strings = count / best(lambda: model.score_all([line.split() for line in lines]), 3) / 1e6
+    strings = count / median(lambda: model.score_all([line.split() for line in lines]), 3) / 1e6
     print(f"  from strings           {strings:9.2f}   NgramModel.score_all, splitting included")
-    try:
-        import kenlm
-    except ImportError:
-        print("  KenLM                    not installed: no comparison")
+    kenlm = peer("kenlm")
+    if kenlm is None:
         return
     oracle = kenlm.Model(str(arpa))
-    theirs = count / best(lambda: [oracle.score(line) for line in lines], 3) / 1e6
+    theirs = count / median(lambda: [oracle.score(line) for line in lines], 3) / 1e6
     print(f"  KenLM (Python module)  {theirs:9.2f}   from strings, splitting included")
     print(f"  ratio to KenLM         {strings / theirs:9.2f}   both from strings")
     print(f"  ratio to KenLM         {in_order / theirs:9.2f}   own from ids, as in a decoder")
@@ -89,13 +81,13 @@ def queries(model: NgramModel, arpa: Path, lines: list[str]) -> None:
 
 def estimation(train: list[str]) -> None:
     sentences = [line.split() for line in train]
-    own = best(lambda: estimate(sentences), 3)
+    own = median(lambda: estimate(sentences), 3)
     ngrams = estimate(sentences)
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "own.arpa"
-        written = best(lambda: write_arpa(path, ngrams), 3)
+        written = median(lambda: write_arpa(path, ngrams), 3)
         read_arpa(path)
-    calibration = best(lambda: sum(i * i for i in range(10**7)), 3)
+    calibration = median(lambda: sum(i * i for i in range(10**7)), 3)
     low, high = (LMPLZ_SECONDS * calibration / seconds for seconds in reversed(LMPLZ_CALIBRATION))
     print(f"estimation, order 5, {len(sentences)} sentences")
     print(f"  estimate               {own:9.2f} s")

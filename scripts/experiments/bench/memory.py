@@ -22,11 +22,11 @@ import tempfile
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
 import torch
+from timing import cpu
 
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
@@ -202,7 +202,7 @@ def of_features(features: int) -> None:
     weights = Weights()
     optimizer = AdaGrad([weights.parameter], 0.02, L1(0.1))
     letters = 0
-    begin = perf_counter()
+    begin = cpu()
     for first in range(0, features, PORTION):
         numbers = range(first, min(first + PORTION, features))
         names = [
@@ -211,7 +211,7 @@ def of_features(features: int) -> None:
         ]
         letters += sum(map(len, names))
         grow_and_step(weights, optimizer, names, generator)
-    seconds = perf_counter() - begin
+    seconds = cpu() - begin
     optimizer.flush()
     optimizer.zero_grad()
     count = len(weights)

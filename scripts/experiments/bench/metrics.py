@@ -10,7 +10,6 @@ same climbs, by that on BLEU (median of turns).
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from significance import noisy, references
+from timing import cpu
 
 from torchtune_smt import KBestLists, Mert, measured
 from torchtune_smt.metrics import (
@@ -42,9 +42,9 @@ PEERS: dict[str, Any] = {"chrf": CHRF(), "ter": TER(case_sensitive=True)}
 
 def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
     """Return the CPU time of a call, and what it returns."""
-    begin = time.process_time()
+    begin = cpu()
     found = function(*arguments)
-    return time.process_time() - begin, found
+    return cpu() - begin, found
 
 
 def of_peer(peer: Any, lists: list[list[str]], sentences: list[str]) -> None:

@@ -18,13 +18,13 @@ and eight sparse ones of a Zipfian distribution, a few of which mean something.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import numpy as np
 from stored_run import pairs_of_run
+from timing import cpu, wall
 
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.rows import Rows
@@ -70,14 +70,14 @@ class Timer:
     """Seconds of processor and by the clock."""
 
     def __init__(self) -> None:
-        self._clock, self._cpu = time.perf_counter(), time.process_time()
+        self._clock, self._cpu = wall(), cpu()
 
     def show(self, name: str) -> float:
         """Print what went by since it was made, and return the seconds of processor."""
-        clock, cpu = time.perf_counter() - self._clock, time.process_time() - self._cpu
+        clock, own = wall() - self._clock, cpu() - self._cpu
         limit = f", limit {LIMITS[name]:.0f} s" if name in LIMITS else ""
-        print(f"{name}: {cpu:.1f} s of processor, {clock:.1f} s by the clock{limit}", flush=True)
-        return cpu
+        print(f"{name}: {own:.1f} s of processor, {clock:.1f} s by the clock{limit}", flush=True)
+        return own
 
 
 def timed(name: str, function: Callable[[], Result]) -> tuple[Result, float]:

@@ -13,12 +13,11 @@ are taken to be equal, and how many features are in others' company there.
 from __future__ import annotations
 
 import argparse
-import time
 
 import numpy as np
-import sortedl1
 from minimizer import first_members, made_pairs
 from scipy import sparse
+from timing import Spread, cpu, peer
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.offsets import offsets
@@ -77,6 +76,9 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=1e-6)
     parser.add_argument("--exact", type=float, default=1e-10, help="the tolerance for groups")
     options = parser.parse_args()
+    sortedl1 = peer("sortedl1")
+    if sortedl1 is None:
+        return
     if options.pairs:
         archive = np.load(options.pairs)
         pairs = Rows(archive["begin"], archive["feature"], archive["value"])
@@ -91,9 +93,9 @@ def main() -> None:
     small = Minimizer(pairs.between(0, 500), 0, Logistic(), u)
     norm = small.penalty(1.0 / 300, 1.0)
     small.minimize(norm.times(0.02 * small.largest_scale(norm)))
-    begin = time.process_time()
+    begin = cpu()
     minimizer = Minimizer(pairs, 0, Logistic(), u)
-    print(f"stored in {time.process_time() - begin:.2f} s")
+    print(f"stored in {cpu() - begin:.2f} s")
     whole = minimizer.penalty(1.0 / 300, 1.0)
     largest = minimizer.largest_scale(whole)
     x = sparse.csr_matrix((pairs.value, pairs.feature, pairs.begin), shape=(len(pairs), u))
@@ -101,26 +103,28 @@ def main() -> None:
     for fraction in (0.1, 0.02):
         penalty = whole.times(fraction * largest)
         for tolerance, residual in ((options.tolerance, float("inf")), (options.exact, 1e-6)):
-            own = other = float("inf")
+            ours: list[float] = []
+            others: list[float] = []
             for _ in range(options.repeat):
-                begin = time.process_time()
+                begin = cpu()
                 found = minimizer.minimize(penalty, accuracy=Accuracy(residual, tolerance))
-                own = min(own, time.process_time() - begin)
-                peer = sortedl1.Slope(
+                ours.append(cpu() - begin)
+                slope = sortedl1.Slope(
                     lam=penalty.by_rank(u),
                     loss="logistic",
                     fit_intercept=False,
                     tol=tolerance,
                     max_iter=10**6,
                 )
-                begin = time.process_time()
-                peer.fit(both, classes)
-                other = min(other, time.process_time() - begin)
-            theirs = np.asarray(peer.coef_, np.float64).ravel()
+                begin = cpu()
+                slope.fit(both, classes)
+                others.append(cpu() - begin)
+            theirs = np.asarray(slope.coef_, np.float64).ravel()
+            own, other = Spread.of(ours), Spread.of(others)
             least = objective(pairs, penalty, found.weights)
             print(
-                f"{fraction} of lambda_max, gap {tolerance:g}: {own:.2f} s, sortedl1 {other:.2f} "
-                f"s, ratio {other / own:.1f}; objective {least:.9g}, theirs "
+                f"{fraction} of lambda_max, gap {tolerance:g}: {own.said(1)} s, sortedl1 {other.said(1)} "
+                f"s, ratio {other.median / own.median:.1f}; objective {least:.9g}, theirs "
                 f"{objective(pairs, penalty, theirs) - least:+.2g}\n"
                 f"  {found.certificate}, {found.steps} steps\n"
                 f"  {compared(found.weights, theirs)}",

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import time
 
 import numpy as np
 from stored_run import features_of_run, pairs_of_run
+from timing import cpu
 
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.minimizer import Accuracy
@@ -59,14 +59,14 @@ def main() -> None:
         options.fractions,
     )
     for loss, (name, d), scaling, merged, fraction in cases:
-        begin = time.process_time()
+        begin = cpu()
         accuracy = Accuracy(1e-4, 1e-3, options.seconds)
         oscar = Oscar(1e-10, 3e-8, d)
         learner = BatchLearning(oscar, minimizer_loss(loss, 5e-4), fraction, accuracy)
         found = PreparedLearning(oscar, learner, scaling, merged).learn(
             Problem(pairs, start, n_dense)
         )
-        seconds = time.process_time() - begin
+        seconds = cpu() - begin
         blocks = found.blocks
         # Features that fire together count once.
         scaled = pairs if found.factor is None or scaling == "none" else pairs.scaled(found.factor)

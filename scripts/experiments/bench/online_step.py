@@ -9,10 +9,10 @@ of 10^6, as derivations of one sentence share them) and prints milliseconds a se
 from __future__ import annotations
 
 import argparse
-from time import perf_counter
 
 import numpy as np
 import torch
+from timing import cpu
 
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -83,15 +83,15 @@ def main() -> None:
     parts = dict.fromkeys(("gains", "pairs", "gradient", "step"), 0.0)
     # The first epoch warms up kernels and fills the state; it does not count.
     for batch in range(-sentences // BATCH, arguments.batches):
-        times = [perf_counter()]
+        times = [cpu()]
         lists = with_gains(metric, batches[batch % len(batches)])
-        times.append(perf_counter())
+        times.append(cpu())
         rows = pair_rows(lists, sampler, (0, batch + sentences))
-        times.append(perf_counter())
+        times.append(cpu())
         gradient = pair_gradient(rows, None, snapshot, loss)
-        times.append(perf_counter())
+        times.append(cpu())
         learner.apply(gradient)
-        times.append(perf_counter())
+        times.append(cpu())
         if batch >= 0:
             for part, seconds in zip(parts, np.diff(times), strict=True):
                 parts[part] += seconds

@@ -22,13 +22,13 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from shards import cpu_of_workers
+from timing import cpu, of_thread, wall
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SHARDS_A_WORKER = 2
@@ -51,12 +51,12 @@ def clock(path: str) -> Any:
         own = 0.0
 
         def write(self, kind: str, sentences: int) -> None:
-            begin = time.thread_time()
-            every = time.process_time() + sum(cpu_of_workers())
-            line = [kind, sentences, time.perf_counter(), begin - self.own, every]
+            begin = of_thread()
+            every = cpu() + sum(cpu_of_workers())
+            line = [kind, sentences, wall(), begin - self.own, every]
             with open(path, "a") as file:
                 file.write(json.dumps(line) + "\n")
-            self.own += time.thread_time() - begin
+            self.own += of_thread() - begin
 
     return Clock()
 

@@ -5,7 +5,7 @@
 Every run is a process of its own, with Moses's tables (gz), language model, weights and limits
 (pop limit 500, stack 500, distortion limit 6). It counts everything from the start of the
 interpreter on; kernels are compiled and the cache of the language model is written before, by a run
-that is not counted. The best of some runs is reported: user CPU time of the whole process.
+that is not counted. The median of some runs is reported: user CPU time of the whole process.
 
 Moses is not at hand. Its seconds were recorded on one core of another machine, and are scaled as in
 ``decode.py``. The mean total is Moses's: no forward reordering score of the last phrase, -100 for
@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
-import subprocess
 import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from decode import calibrate, user_seconds
+import timing
+from decode import calibrate
+from timing import megabytes, middle, user
 
 # Weights, k: seconds of Moses, mean total that is required.
 SETTINGS = {
@@ -46,16 +45,16 @@ def child(shared: Path, arpa: Path, which: str, k: int) -> None:
     from torchtune_smt.models import Model
     from torchtune_smt.models.moses_ini import read_moses_ini
 
-    stages = {"start": user_seconds()}
+    stages = {"start": user()}
     moses = shared / "oracles" / "moses"
     table = read_phrase_table(
         moses / "phrase-table.dev.gz",
         reordering=moses / "reordering-table.dev.gz",
         reordering_type="wbe-msd-bidirectional-fe-allff",
     )
-    stages["tables"] = user_seconds()
+    stages["tables"] = user()
     model = NgramModel.load(arpa)
-    stages["language model"] = user_seconds()
+    stages["language model"] = user()
     weights = dict(read_moses_ini(moses / "moses.before.ini").weights)
     if which == "mira":
         values: dict[str, list[float]] = {}
@@ -70,28 +69,21 @@ def child(shared: Path, arpa: Path, which: str, k: int) -> None:
     kbests = []
     for first in range(0, len(sources), 100):
         kbests += decoder.decode(sources[first : first + 100], snapshot)
-    stages["decoding"] = user_seconds()
+    stages["decoding"] = user()
     figures = {
         "stages": stages,
         "mean": sum(float(kbest.score[0]) for kbest in kbests) / len(kbests),
         "entries": sum(map(len, kbests)),
-        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "megabytes": megabytes(),
         "best": [kbest.text(0) for kbest in kbests],
     }
     json.dump(figures, sys.stdout)
 
 
 def run_child(shared: Path, arpa: Path, which: str, k: int) -> dict:
-    """Run a child; return its figures, CPU time as seen from here."""
-    command = [sys.executable, __file__, "--shared", str(shared)]
-    command += ["--child", str(arpa), which, str(k)]
-    one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text = subprocess.run(command, env=os.environ | one, check=True, stdout=subprocess.PIPE).stdout
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    figures = json.loads(text)
-    figures["user"] = after.ru_utime - before.ru_utime
-    return figures
+    """Run a child; return its figures, and its CPU time."""
+    command = [sys.executable, __file__, "--shared", shared, "--child", arpa, which, k]
+    return timing.child(command)
 
 
 def report(arguments: argparse.Namespace, arpa: Path, factors: dict[str, float]) -> None:
@@ -104,7 +96,7 @@ def report(arguments: argparse.Namespace, arpa: Path, factors: dict[str, float])
     ]
     for (which, k), (seconds, required) in SETTINGS.items():
         runs = [run_child(arguments.shared, arpa, which, k) for _ in range(arguments.children)]
-        best = min(runs, key=lambda figures: figures["user"])
+        best = middle(runs)
         stages = {"": 0.0, **best["stages"], "output and exit": best["user"]}
         parts = [f"{b} {stages[b] - stages[a]:.2f}" for a, b in pairwise(stages)]
         all_runs = ", ".join(f"{run['user']:.2f}" for run in runs)

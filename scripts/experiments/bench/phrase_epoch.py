@@ -12,13 +12,12 @@ The model is built, and kernels are compiled, by a run that is not counted.
 from __future__ import annotations
 
 import argparse
-import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from timing import child
 
 ROOT = Path(__file__).resolve().parents[3]
 FEATURES = ("dense", "green2013_phrase")
@@ -41,10 +40,7 @@ def seconds(folder: Path, data: str, features: str, epochs: int, options: list[s
         "overwrite=true",
         *options,
     ]
-    one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    subprocess.run(command, cwd=ROOT, env=os.environ | one, check=True, stdout=subprocess.DEVNULL)
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    return float(child(command, cwd=ROOT)["user"])
 
 
 def main() -> None:

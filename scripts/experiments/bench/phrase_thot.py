@@ -19,7 +19,6 @@ and that of the setting whose BLEU is nearest.
 from __future__ import annotations
 
 import argparse
-import resource
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from pathlib import Path
 
 import thot.alignment as ta
 import thot.translation as tt
+from timing import user
 
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import iterate_lines, read_lines
@@ -54,11 +54,6 @@ WEIGHTS = {
     "UnknownWordPenalty0_0": 1.0,
 }
 Text = Sequence[list[str]]
-
-
-def user_seconds() -> float:
-    """Return the user CPU time of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
 
 
 def train_thot(folder: Path, source: Text, target: Text, moses: Path | None) -> None:
@@ -217,9 +212,9 @@ def report(
     """Translate, print what came out, and return BLEU and sentences a second."""
     # What is loaded or compiled at first is not counted.
     translate(text)
-    begin = user_seconds()
+    begin = user()
     lines = translate(text)
-    speed = len(text) / (user_seconds() - begin)
+    speed = len(text) / (user() - begin)
     bleu = score(lines, references)
     print(f"{name:42} {speed:8.1f} sentences/s   BLEU {bleu:6.2f}", flush=True)
     return bleu, speed

@@ -8,11 +8,11 @@ time and size beside their limits. Needs the corpus (scripts/get_data.py multi30
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from timing import child
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MAX_SECONDS = 20.0
@@ -44,12 +44,10 @@ def main() -> None:
     runs = [tuned(folder, features, options) for features in ("dense", "sparse")]
     html = folder / "report.html"
     command = [sys.executable, REPOSITORY / "scripts" / "compare.py", *runs, f"html={html}"]
-    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=REPOSITORY, check=True)
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    figures = child(command, cwd=REPOSITORY)
+    cpu = figures["user"] + figures["system"]
     size = html.stat().st_size / 1e6
-    print(f"time: {seconds:.1f} s, {seconds / MAX_SECONDS:.2f} of the limit ({cpu:.1f} s of CPU)")
+    print(f"CPU time: {cpu:.1f} s, {cpu / MAX_SECONDS:.2f} of the limit")
     print(f"size: {size:.2f} MB, {size / MAX_MEGABYTES:.2f} of the limit")
 
 

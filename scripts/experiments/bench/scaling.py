@@ -19,10 +19,10 @@ from __future__ import annotations
 import argparse
 import heapq
 import pickle
-import time
 
 import numpy as np
 import torch
+from timing import cpu
 
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
@@ -45,11 +45,11 @@ def per_feature() -> tuple[float, float, float]:
     weights.parameter.data[:] = 1.0
     columns = Columns(Vocabulary(), 0, 2)
     columns.add(active(weights))
-    begin = time.perf_counter()
+    begin = cpu()
     message = pickle.dumps(active(weights))
-    sent = time.perf_counter()
+    sent = cpu()
     columns.add(pickle.loads(message))
-    end = time.perf_counter()
+    end = cpu()
     return (sent - begin) / FEATURES, (end - sent) / FEATURES, len(message) / FEATURES
 
 
@@ -63,10 +63,10 @@ def per_step() -> float:
     for _ in range(20):
         ids = np.sort(generator.choice(FEATURES, BATCH_FEATURES, replace=False))
         messages.append(pickle.dumps(Gradient(ids, np.ones(ids.size), weights.features, 0, 0, 1)))
-    begin = time.perf_counter()
+    begin = cpu()
     for message in messages:
         learner.apply(pickle.loads(message))
-    return (time.perf_counter() - begin) / len(messages)
+    return (cpu() - begin) / len(messages)
 
 
 def mixing_epoch(workers: int, shards: np.ndarray, receive: float, link: float) -> float:

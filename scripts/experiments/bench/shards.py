@@ -20,11 +20,12 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from timing import cpu
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # Sentences of a shard where their number grows.
@@ -80,7 +81,7 @@ def meter(path: str) -> Any:
         def write(self, kind: str, sentences: int, features: int) -> None:
             worker = sum(cpu_of_workers())
             own, peak = memory()
-            line = [kind, sentences, features, worker, time.process_time()]
+            line = [kind, sentences, features, worker, cpu()]
             with open(path, "a") as file:
                 file.write(json.dumps([*line, self.sent, self.got, own, peak]) + "\n")
 

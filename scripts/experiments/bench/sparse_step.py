@@ -11,24 +11,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from timing import seconds
 
 from torchtune_smt.optim import FTRL, AdaGrad
 from torchtune_smt.regularizers import L1
-
-
-def timed(action: Callable[[int], None], numbers: range, device: str) -> float:
-    """Return milliseconds for each number."""
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    begin = clock()
-    for number in numbers:
-        action(number)
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return 1000 * (clock() - begin) / len(numbers)
 
 
 def measure(rows: int, width: int, touched: int, steps: int, device: str) -> None:
@@ -67,7 +56,7 @@ def measure(rows: int, width: int, touched: int, steps: int, device: str) -> Non
     found: list[list[float]] = [[] for _ in parts]
     for number in range(steps):
         for times, act in zip(found, parts, strict=True):
-            times.append(timed(act, range(number, number + 1), device))
+            times.append(1e3 * seconds(lambda act=act, n=number: act(n), device))
     adagrad, read, lazy, ftrl = map(statistics.median, found)
     ratios = [(read + lazy) / adagrad, lazy / adagrad, ftrl / adagrad]
     print(

@@ -6,11 +6,11 @@ Times pairs' differences, margins, loss, gradient and step, and prints the ratio
 """
 
 import argparse
-from time import perf_counter
 
 import numpy as np
 import torch
 from online_step import BATCH, DENSE, synthetic_kbest
+from timing import cpu
 
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest, KBestLists
@@ -96,9 +96,9 @@ def run(features: int, batches: int) -> None:
             learner = Learner(weights, build(weights.parameter))
             times = []
             for batch in range(batches):
-                start = perf_counter()
+                start = cpu()
                 learner.step(parts[batch % 4], loss, chosen_pairs)
-                times.append(perf_counter() - start)
+                times.append(cpu() - start)
             ms = 1e3 * float(np.median(times[batches // 3 :]))
             row.append(ms)
             worst[optimizer_name] = max(worst.get(optimizer_name, 0.0), ms)
