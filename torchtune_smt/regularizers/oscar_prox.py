@@ -60,21 +60,23 @@ def prox_parallel(
 
     tiles: the kernels that do more of it (`regularizers.pool_tiles`), where there are any.
     """
-    magnitude = weights.abs()
-    largest, active = 0.0, 0
-    if weights.numel():
+    if not weights.is_floating_point():
+        check_weights(weights)
+    weights = weights.contiguous()
+    magnitude, largest, active = weights, 0.0, 0
+    if weights.numel() and tiles is not None:
+        magnitude, largest, active = tiles.survey(weights)
+    elif weights.numel():
+        magnitude = weights.abs()
         both = torch.stack([magnitude.amax().double(), magnitude.count_nonzero().double()])
-        largest, active = both.tolist()
-        active = int(active)
-    if not (largest < math.inf and weights.is_floating_point()):
+        largest, active = both[0].item(), int(both[1])
+    if not largest < math.inf:
         check_weights(weights)
     if dimension < active:
         raise dimension_error(dimension, active)
-    # No zero has a sign.
-    result = weights + 0.0
     block = torch.full((weights.numel() if blocks else 0,), -1, device=weights.device)
     if active == 0:
-        return result, block
+        return torch.zeros_like(weights), block
     places = None
     if active < weights.numel():
         # Many zeros would cost more to sort than to leave out.
@@ -84,23 +86,25 @@ def prox_parallel(
     magnitude = magnitude.double()
     if places is not None:
         order = places[order]
-    highest = lambda1 + lambda2 * (dimension - 1)
     if tiles is None or active > tiles.MOST:
         begin, value = pool_parallel(magnitude, lambda1, lambda2, dimension)
     else:
-        begins, corners, sums = tiles.pool_tiles(
-            magnitude, order, result, largest, highest, lambda2
+        highest = lambda1 + lambda2 * (dimension - 1)
+        result, begins, corners, sums = tiles.pool_tiles(
+            weights, magnitude, order, largest, highest, lambda2
         )
         if not corners.item():
             if blocks:
                 block[order] = torch.where(result[order] != 0, begins.cumsum(0) - 1, -1)
             return result, block
         begin, value = pool_rest(begins, magnitude, sums)
+    result = torch.zeros_like(weights)
     number = torch.zeros_like(order)
     number = number.index_fill_(0, begin[1:-1], 1).cumsum(0)
     result[order] = value.clamp_min(0.0)[number].to(weights.dtype)
     if blocks:
         block[order] = torch.where(value[number] > 0, number, -1)
+    # No zero has a sign.
     return result.copysign(weights).add_(0.0), block
 
 

@@ -12,6 +12,7 @@ after `TURNS`; rounding) are for `pool_parallel`.
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import torch
@@ -21,31 +22,36 @@ from torch import Tensor
 
 from torchtune_smt.regularizers.pool_parallel import Sums, scales
 
-TILE = 2048
+TILE = 1024
 GROUP = 8
 """Ranks of a tile whose points are found by looking at all pairs."""
-WIDE = 16
-"""Warps for all ranks of a tile."""
-LANES = 512
-"""Points that a join looks at in one step."""
+WARPS = 16
+"""Threads in thirty-twos for all ranks of a tile."""
+REGISTERS = 64
+"""Of each of those threads: with more of them there would be fewer at a time."""
+JOINING, MERGING = 4, 2
+"""Threads in thirty-twos for a join of tiles, and of groups."""
 TURNS = 64
 MOST = 2**31 - 2 * TILE
 """Ranks are int32."""
 
 
 @triton.jit
-def _slope(high, low, one, count, middle, options):
-    """Return the mean of z over `count` ranks, whose first and last one add up to middle - 1."""
-    count = tl.maximum(count, 1).to(tl.float64)
-    mean = high.to(tl.float64) * tl.load(options + 2)
-    mean = (mean + low.to(tl.float64) * tl.load(options + 3)) / count
-    # Single ones keep all their digits, however small they are beside the largest.
-    mean = tl.where(count == 1, one, mean)
-    return mean - (tl.load(options + 4) - tl.load(options + 5) * middle)
+def _sum(high, low, units):
+    return high.to(tl.float64) * tl.load(units + 2) + low.to(tl.float64) * tl.load(units + 3)
 
 
 @triton.jit
-def _between(size, high, low, p, q, mask, options):
+def _slope(high, low, one, count, middle, units):
+    """Return the mean of z over `count` ranks, whose first and last one add up to middle - 1."""
+    mean = _sum(high, low, units) / tl.maximum(count, 1).to(tl.float64)
+    # Single ones keep all their digits, however small they are beside the largest.
+    mean = tl.where(count == 1, one, mean)
+    return mean - (tl.load(units + 4) - tl.load(units + 5) * middle)
+
+
+@triton.jit
+def _between(size, high, low, p, q, mask, units):
     """Return the mean of z from ranks p to ranks q, without q, where the mask is set."""
     return _slope(
         tl.load(high + q, mask, 0) - tl.load(high + p, mask, 0),
@@ -53,69 +59,79 @@ def _between(size, high, low, p, q, mask, options):
         tl.load(size + p, mask & (q - p == 1), 0.0),
         q - p,
         p.to(tl.float64) + q.to(tl.float64),
-        options,
+        units,
     )
 
 
 @triton.jit
-def _apart(size, b, mask, options):
+def _apart(size, b, mask, units):
     """Return whether |w| of ranks b - 1 and b differ enough, alone, not to be in one block."""
     gap = tl.load(size + b - 1, mask, 0.0) - tl.load(size + b, mask, 0.0)
-    return gap > 2 * tl.load(options + 5)
+    return gap > 2 * tl.load(units + 5)
 
 
 @triton.jit
-def _parts(size, i, mask, options):
+def _parts(size, i, mask, units):
     """Return |w| as whole numbers of two units."""
-    scaled = tl.load(size + i, mask, 0.0) * tl.load(options)
+    scaled = tl.load(size + i, mask, 0.0) * tl.load(units)
     whole = scaled.to(tl.int64)
-    return whole, ((scaled - whole.to(tl.float64)) * tl.load(options + 1)).to(tl.int64)
+    return whole, ((scaled - whole.to(tl.float64)) * tl.load(units + 1)).to(tl.int64)
+
+
+@triton.jit(do_not_specialize=["n"])
+def _survey(weights, magnitude, found, n, TILE: tl.constexpr):
+    """Write |w|, the bits of the largest (NaN are above all), and how many are not 0."""
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    size = tl.abs(tl.load(weights + i, i < n, 0.0))
+    tl.store(magnitude + i, size, i < n)
+    # Of numbers without a sign, bits ascend as they do.
+    bits = size.to(tl.float64).to(tl.int64, bitcast=True)
+    tl.atomic_max(found, tl.max(bits))
+    tl.atomic_add(found + 1, tl.sum((bits != 0).to(tl.int64)))
 
 
 @triton.jit(do_not_specialize=["n", "tiles"])
-def _add(size, total, options, n, tiles, TILE: tl.constexpr):
+def _add(size, total, units, n, tiles, TILE: tl.constexpr):
     """Write the sums of each tile, the first at 1 (int64 [2, tiles + 1])."""
     tile = tl.program_id(0)
     i = tile * TILE + tl.arange(0, TILE)
-    whole, part = _parts(size, i, i < n, options)
+    whole, part = _parts(size, i, i < n, units)
     tl.store(total + tile + 1, tl.sum(whole))
     tl.store(total + tiles + 1 + tile + 1, tl.sum(part))
 
 
 @triton.jit
-def _look(best, at, size, high, low, origin, r, mask, side, options):
+def _look(best, at, size, high, low, origin, r, mask, point, side, units):
     """Return the best of points r to go to from the origin, and of one known before.
 
     On the right (side 1) the steepest slope, on the left (-1) the flattest; of equal ones the
-    farthest. Slopes and points are times the side.
+    farthest. Slopes and points are times the side. What is masked but no point does not count.
     """
     p, q = tl.minimum(origin, r), tl.maximum(origin, r)
-    key = side * _between(size, high, low, p, q, mask, options)
-    key = tl.where(mask, key, -float("inf"))
+    key = side * _between(size, high, low, p, q, mask, units)
+    key = tl.where(point, key, -float("inf"))
     top = tl.max(key)
-    found = tl.max(tl.where(mask & (key == top), side * r, -(2**31) + 1))
+    found = tl.max(tl.where(point & (key == top), side * r, -(2**31) + 1))
     at = tl.where(top > best, found, tl.where(top == best, tl.maximum(at, found), at))
     return tl.maximum(best, top), at
 
 
 @triton.jit
 def _look_into(
-    best, at, size, high, low, flag, tile, start, stop, origin, b, side, options,
-    TILE: tl.constexpr, LANES: tl.constexpr,
+    best, at, size, high, low, flag, tile, mask, start, stop, origin, b, side, units,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     """Look at the points of one tile, of which ranks `start` to `stop` are left, but for b."""
-    for offset in range(0, TILE, LANES):
-        r = tile * TILE + offset + tl.arange(0, LANES)
-        mask = (r >= start) & (r <= stop) & (r != b)
-        mask = mask & (tl.load(flag + r, mask, 0) != 0)
-        best, at = _look(best, at, size, high, low, origin, r, mask, side, options)
-    return best, at
+    r = tile * TILE + tl.arange(0, TILE)
+    mask = mask & (r >= start) & (r <= stop) & (r != b)
+    point = tl.load(flag + r, mask, 0) != 0
+    return _look(best, at, size, high, low, origin, r, mask, point, side, units)
 
 
 @triton.jit
 def _tangent(
-    size, high, low, flag, first, last, options, left, middle, right, limit, p, q, side,
-    TILE: tl.constexpr, LANES: tl.constexpr,
+    size, high, low, flag, first, last, units, left, middle, right, limit, p, q, side,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     """Return where the tangent from p touches the tiles middle to right, whose end is `limit`.
 
@@ -123,48 +139,51 @@ def _tangent(
     """
     b = middle * TILE
     origin = tl.where(side > 0, p, q)
-    # At first the tile where the last one touched, and the point at the end.
-    near = tl.minimum(tl.maximum(q // TILE, middle), right - 1)
-    near = tl.where(side > 0, near, tl.minimum(p // TILE, middle - 1))
-    start = tl.load(first + near)
-    stop = tl.load(last + near)
+    # At first the tile where the last one touched, or the next that has points, and the end.
+    near = tl.where(side > 0, tl.maximum(q // TILE, middle), tl.minimum(p // TILE, middle - 1))
+    stop = tl.load(last + near, near < right, 0)
+    while stop < 0:
+        near = tl.where(side > 0, tl.load(first + near), -1 - stop)
+        stop = tl.load(last + near, near < right, 0)
+    start = tl.load(first + near, near < right, 0)
     best, at = _look_into(
         tl.full([], -float("inf"), tl.float64), tl.full([], -(2**31) + 1, tl.int32),
-        size, high, low, flag, near, start, stop, origin, b, side, options, TILE, LANES,
+        size, high, low, flag, near, near < right, start, stop, origin, b, side, units, TILE,
     )  # fmt: skip
     far = tl.where(side > 0, limit, b)
-    allowed = (side > 0) | ((p == b) & _apart(size, b, b > 0, options))
-    one = tl.arange(0, 32)
-    best, at = _look(
-        best, at, size, high, low, origin, far + 0 * one, allowed & (one == 0), side, options
-    )
-    # Beyond the farthest point of that tile slopes may go on.
-    if (stop < 0) | tl.where(side > 0, at >= stop, -at <= start):
-        since = tl.where(side > 0, middle, left)
-        until = tl.where(side > 0, right, middle)
-        while since < until:
-            k = since + tl.arange(0, LANES)
-            since += LANES
-            r = tl.load(last + k, k < until, -1)
-            some = (k < until) & (r >= 0)
-            mask = some & (r != b)
-            best, at = _look(best, at, size, high, low, origin, r, mask, side, options)
-            r = tl.load(first + k, some, 0)
-            mask = some & (r != b)
-            best, at = _look(best, at, size, high, low, origin, r, mask, side, options)
-        if side * at != far:
-            near = side * at // TILE
-            best, at = _look_into(
-                best, at, size, high, low, flag, near, tl.load(first + near),
-                tl.load(last + near), origin, b, side, options, TILE, LANES,
-            )  # fmt: skip
+    # The middle counts while it may be a corner.
+    allowed = (far != origin) & ((side > 0) | ((p == b) & _apart(size, b, b > 0, units)))
+    one, other = tl.minimum(origin, far), tl.maximum(origin, far)
+    key = side * _between(size, high, low, one, other, allowed, units)
+    if allowed & (key >= best):
+        at = tl.where(key > best, side * far, tl.maximum(at, side * far))
+        best = key
+    # Beyond the farthest point of that tile slopes may go on: so do tiles, by their ends.
+    lane = tl.arange(0, TILE)
+    offset = 1
+    farthest = tl.where(side > 0, stop, -start)
+    while (at >= farthest) & (near + side * offset >= left) & (near + side * offset < right):
+        k = near + side * (offset + lane // 2)
+        mask = (k >= left) & (k < right) & ((side > 0) | (k < middle))
+        stops = tl.load(last + k, mask, -1)
+        mask = mask & (stops >= 0)
+        r = tl.where(lane % 2 == 0, tl.load(first + k, mask, 0), stops)
+        best, at = _look(best, at, size, high, low, origin, r, mask, mask, side, units)
+        farthest = tl.max(tl.where(mask, side * r, -(2**31) + 1))
+        offset += TILE // 2
+    tile = side * at // TILE
+    if (offset > 1) & (side * at != far) & (tile != near):
+        best, at = _look_into(
+            best, at, size, high, low, flag, tile, tile < right, tl.load(first + tile),
+            tl.load(last + tile), origin, b, side, units, TILE,
+        )  # fmt: skip
     return side * at
 
 
 @triton.jit
 def _join(
-    size, high, low, flag, first, last, options, left, middle, right, n,
-    TILE: tl.constexpr, LANES: tl.constexpr, TURNS: tl.constexpr,
+    size, high, low, flag, after, first, last, units, left, middle, right, n,
+    TILE: tl.constexpr, TURNS: tl.constexpr,
 ):  # fmt: skip
     """Take away the points that the common tangent of both sides of the middle is above."""
     b = middle * TILE
@@ -172,17 +191,23 @@ def _join(
     p = b
     q = b
     side = 1
-    turn = 0
+    # Most middles stay: the blocks beside them say so.
+    previous = tl.load(last + middle - 1)
+    known = (previous >= 0) & (tl.load(last + middle) > b)
+    following = tl.load(after + b, known, 1)
+    falls = _between(size, high, low, previous, b, known, units)
+    rises = _between(size, high, low, b, following, known, units)
+    turn = tl.where(known & (falls > rises) & _apart(size, b, b > 0, units), TURNS, 0)
     while turn < TURNS:
         found = _tangent(
-            size, high, low, flag, first, last, options, left, middle, right, limit, p, q, side,
-            TILE, LANES,
+            size, high, low, flag, first, last, units, left, middle, right, limit, p, q, side,
+            TILE,
         )  # fmt: skip
         turn = tl.where(found == tl.where(side > 0, q, p), TURNS, turn + 1)
         q = tl.where(side > 0, found, q)
         p = tl.where(side > 0, p, found)
         side = -side
-    # Else the middle is no corner.
+    # Else the middle is a corner.
     if p < b:
         since = p // TILE
         until = tl.where(q == limit, right, q // TILE)
@@ -190,22 +215,25 @@ def _join(
         tl.store(last + since, p)
         if q < limit:
             tl.store(first + until, q)
-        while since + 1 < until:
-            k = since + 1 + tl.arange(0, LANES)
-            tl.store(last + k, tl.full([LANES], -1, tl.int32), k < until)
-            since += LANES
+        # Tiles between have none; they say where there are some.
+        chunk = since + 1
+        while chunk < until:
+            k = chunk + tl.arange(0, TILE)
+            tl.store(last + k, tl.zeros_like(k) - 1 - since, k < until)
+            tl.store(first + k, tl.zeros_like(k) + until, k < until)
+            chunk += TILE
         tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=["n", "tiles"])
 def _group(
-    size, total, high, low, flag, before, after, options, n, tiles,
+    size, before_tile, high, low, flag, before, after, units, n, tiles,
     TILE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Write the sums, and the points of groups.
 
     size (float64 [n]): |w|, descending.
-    total (int64 [2, tiles + 1]): sums before each tile, and of all.
+    before_tile (int64 [2, tiles + 1]): sums before each tile, and of all.
     high, low (int64 [n + 1]): sums before each rank, and of all.
     flag (int8 [n]): whether each rank begins a block of its group.
     before, after (int32 [n]): of the last rank of a block its first, of the first the end.
@@ -215,14 +243,14 @@ def _group(
     end = tl.minimum(base + TILE, n)
     i = base + tl.arange(0, TILE)
     inside = i < end
-    whole, part = _parts(size, i, inside, options)
-    above = tl.load(total + tile) + tl.cumsum(whole) - whole
-    below = tl.load(total + tiles + 1 + tile) + tl.cumsum(part) - part
+    whole, part = _parts(size, i, inside, units)
+    above = tl.load(before_tile + tile) + tl.cumsum(whole) - whole
+    below = tl.load(before_tile + tiles + 1 + tile) + tl.cumsum(part) - part
     tl.store(high + i, above, inside)
     tl.store(low + i, below, inside)
     # The next tile writes the same.
-    tl.store(high + end, tl.load(total + tile + 1))
-    tl.store(low + end, tl.load(total + tiles + 1 + tile + 1))
+    tl.store(high + end, tl.load(before_tile + tile + 1))
+    tl.store(low + end, tl.load(before_tile + tiles + 1 + tile + 1))
     tl.debug_barrier()
 
     # A group's points: each slope that leads to them is above each that leads from them.
@@ -233,18 +261,28 @@ def _group(
     own = tl.load(size + i, inside, 0.0)
     previous = tl.load(size + i - 1, inside & (i > start), 0.0)
     twice = 2.0 * i.to(tl.float64)
+    penalty, half = tl.load(units + 4), tl.load(units + 5)
     for d in range(1, GROUP + 1):
+        count = tl.zeros([], tl.float64) + d
+        inverse = 1.0 / count
         mask = inside & (i - d >= start)
         whole = above - tl.load(high + i - d, mask, 0)
         part = below - tl.load(low + i - d, mask, 0)
-        slope = _slope(whole, part, previous, d, twice - d, options)
+        # Division: a product and what it lacks.
+        total = _sum(whole, part, units)
+        mean = total * inverse
+        mean = tl.where(d == 1, previous, mean + tl.fma(-count, mean, total) * inverse)
+        slope = mean - (penalty - half * (twice - d))
         falls = tl.where(mask, tl.minimum(falls, slope), falls)
         mask = inside & (i + d <= stop)
         whole = tl.load(high + i + d, mask, 0) - above
         part = tl.load(low + i + d, mask, 0) - below
-        slope = _slope(whole, part, own, d, twice + d, options)
+        total = _sum(whole, part, units)
+        mean = total * inverse
+        mean = tl.where(d == 1, own, mean + tl.fma(-count, mean, total) * inverse)
+        slope = mean - (penalty - half * (twice + d))
         rises = tl.where(mask, tl.maximum(rises, slope), rises)
-    point = (falls > rises) & (previous - own > 2 * tl.load(options + 5))
+    point = (falls > rises) & (previous - own > 2 * tl.load(units + 5))
     point = inside & ((i == start) | point)
     tl.store(flag + i, point.to(tl.int8), inside)
     tl.debug_barrier()
@@ -261,7 +299,7 @@ def _group(
 
 @triton.jit(do_not_specialize=["n"])
 def _merge(
-    size, high, low, flag, before, after, first, last, options, n,
+    size, high, low, flag, before, after, first, last, units, n,
     TILE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Join the groups of each tile, one lane for each two: blocks at a corner swallow others.
@@ -280,25 +318,40 @@ def _merge(
         going = b < end
         p = tl.load(before + b - 1, going, 0)
         q = tl.load(after + b, going, 1)
-        corner = _between(size, high, low, p, b, going, options) <= _between(
-            size, high, low, b, q, going, options
+        corner = _between(size, high, low, p, b, going, units) <= _between(
+            size, high, low, b, q, going, units
         )
-        going = going & (corner | (_apart(size, b, going, options) == 0))
+        going = going & (corner | (_apart(size, b, going, units) == 0))
         joined = going
         tl.store(flag + b, tl.zeros_like(b).to(tl.int8), going)
+        high_p, low_p = tl.load(high + p, going, 0), tl.load(low + p, going, 0)
+        high_q, low_q = tl.load(high + q, going, 0), tl.load(low + q, going, 0)
         while tl.max(going.to(tl.int32)) > 0:
-            value = _between(size, high, low, p, q, going, options)
+            middle = p.to(tl.float64) + q.to(tl.float64)
+            value = _slope(high_q - high_p, low_q - low_p, 0.0, q - p, middle, units)
             has = going & (p > left_end)
             far = tl.load(before + p - 1, has, 0)
-            swallow = has & (_between(size, high, low, far, p, has, options) <= value)
+            high_far, low_far = tl.load(high + far, has, 0), tl.load(low + far, has, 0)
+            one = tl.load(size + far, has & (p - far == 1), 0.0)
+            middle = far.to(tl.float64) + p.to(tl.float64)
+            slope = _slope(high_p - high_far, low_p - low_far, one, p - far, middle, units)
+            swallow = has & (slope <= value)
             tl.store(flag + p, tl.zeros_like(p).to(tl.int8), swallow)
             p = tl.where(swallow, far, p)
+            high_p = tl.where(swallow, high_far, high_p)
+            low_p = tl.where(swallow, low_far, low_p)
             # That takes the mean down: what rises above it still does.
             has = going & (q < right_end)
             far = tl.load(after + q, has, 1)
-            going = has & (_between(size, high, low, q, far, has, options) >= value)
+            high_far, low_far = tl.load(high + far, has, 0), tl.load(low + far, has, 0)
+            one = tl.load(size + q, has & (far - q == 1), 0.0)
+            middle = far.to(tl.float64) + q.to(tl.float64)
+            slope = _slope(high_far - high_q, low_far - low_q, one, far - q, middle, units)
+            going = has & (slope >= value)
             tl.store(flag + q, tl.zeros_like(q).to(tl.int8), going)
             q = tl.where(going, far, q)
+            high_q = tl.where(going, high_far, high_q)
+            low_q = tl.where(going, low_far, low_q)
             going = going | swallow
         tl.store(after + p, q, joined)
         tl.store(before + q - 1, p, joined)
@@ -310,10 +363,10 @@ def _merge(
 
 @triton.jit(do_not_specialize=["n", "tiles"])
 def _tree(
-    size, high, low, flag, first, last, arrived, options, n, tiles,
-    TILE: tl.constexpr, LANES: tl.constexpr, TURNS: tl.constexpr,
+    size, high, low, flag, after, first, last, arrived, units, n, tiles,
+    TILE: tl.constexpr, TURNS: tl.constexpr,
 ):  # fmt: skip
-    """Join tiles: what is left of the points of each is `first` to `last`, nothing if that is -1.
+    """Join tiles: what is left of the points of each is `first` to `last`, nothing if that is below 0.
 
     arrived (int32 [tiles]): zeros; of the tile in the middle of two neighbours, who is ready.
     """
@@ -332,18 +385,18 @@ def _tree(
             if middle < tiles:
                 right = tl.minimum(middle + width, tiles)
                 _join(
-                    size, high, low, flag, first, last, options, left, middle, right, n,
-                    TILE, LANES, TURNS,
+                    size, high, low, flag, after, first, last, units, left, middle, right, n,
+                    TILE, TURNS,
                 )  # fmt: skip
             width = width * 2
 
 
 @triton.jit(do_not_specialize=["n", "tiles"])
 def _write(
-    size, high, low, flag, scratch, first, last, order, result, begins, corners, options, n, tiles,
-    TILE: tl.constexpr, LANES: tl.constexpr,
+    size, high, low, flag, scratch, first, last, order, result, begins, corners, units, n, tiles,
+    TILE: tl.constexpr,
 ):  # fmt: skip
-    """Give each weight of `result` the value of its block, clipped at 0, with its own sign.
+    """Give each place of `result` the value of its block, clipped at 0.
 
     begins (bool [n]): written: whether each rank begins a block.
     corners (int32 [1]): added to: of the blocks those that are not below the one before.
@@ -356,20 +409,17 @@ def _write(
     start = tl.load(first + tile)
     stop = tl.load(last + tile)
     # The next points outside.
-    lane = tl.arange(0, LANES)
-    previous = -1
-    chunk = tile
-    while (previous < 0) & (chunk > 0):
-        chunk -= LANES
-        k = chunk + lane
-        previous = tl.max(tl.load(last + k, (k >= 0) & (k < tile), -1))
-    following = n
-    chunk = tile + 1
-    while (following == n) & (chunk < tiles):
-        k = chunk + lane
-        some = tl.load(last + k, k < tiles, -1) >= 0
-        following = tl.min(tl.load(first + k, some, n))
-        chunk += LANES
+    near = tile - 1
+    previous = tl.load(last + near, near >= 0, 0)
+    while previous < 0:
+        near = -1 - previous
+        previous = tl.load(last + near)
+    near = tile + 1
+    following = tl.load(last + near, near < tiles, 0)
+    while following < 0:
+        near = tl.load(first + near)
+        following = tl.load(last + near, near < tiles, 0)
+    following = tl.load(first + near, near < tiles, n)
     begin = inside & (i >= start) & (i <= stop) & (tl.load(flag + i, inside, 0) != 0)
     number = tl.cumsum(begin.to(tl.int32))
     count = tl.sum(begin.to(tl.int32))
@@ -378,36 +428,54 @@ def _write(
     p = tl.load(scratch + base + number - 1, inside & (number > 0), previous)
     q = tl.load(scratch + base + number, inside & (number < count), following)
     before = tl.load(scratch + base + number - 2, inside & (number > 1), previous)
-    value = _between(size, high, low, p, q, inside, options)
+    value = _between(size, high, low, p, q, inside, units)
     mask = begin & (i > 0)
-    corner = mask & (_between(size, high, low, before, i, mask, options) <= value)
+    corner = mask & (_between(size, high, low, before, i, mask, units) <= value)
     count = tl.sum(corner.to(tl.int32))
     if count > 0:
         tl.atomic_add(corners, count)
     tl.store(begins + i, begin, inside)
     place = tl.load(order + i, inside, 0)
-    own = tl.load(result + place, inside, 0.0)
-    value = value.to(own.dtype)
-    value = tl.where(value > 0, tl.where(own < 0, -value, value), 0.0)
-    tl.store(result + place, value, inside)
+    tl.store(result + place, tl.maximum(value, 0.0), inside)
+
+
+@triton.jit(do_not_specialize=["n"])
+def _sign(weights, result, n, TILE: tl.constexpr):
+    """Give each result the sign of its weight, but for 0."""
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    size = tl.load(result + i, i < n, 0.0)
+    own = tl.load(weights + i, i < n, 0.0)
+    tl.store(result + i, tl.where((own < 0) & (size > 0), -size, size), i < n)
+
+
+def survey(weights: Tensor) -> tuple[Tensor, float, int]:
+    """Return |w|, the largest of them (of NaN, NaN), and how many are not 0."""
+    magnitude = torch.empty_like(weights)
+    found = torch.zeros(2, dtype=torch.int64, device=weights.device)
+    n = weights.numel()
+    with torch.cuda.device_of(weights):
+        _survey[(-(-n // TILE),)](weights, magnitude, found, n, TILE=TILE)
+    bits, active = found.tolist()
+    return magnitude, struct.unpack("d", struct.pack("q", bits))[0], active
 
 
 def pool_tiles(
+    weights: Tensor,
     magnitude: Tensor,
     order: Tensor,
-    result: Tensor,
     largest: float,
     highest: float,
     lambda2: float,
-) -> tuple[Tensor, Tensor, Sums]:
+) -> tuple[Tensor, Tensor, Tensor, Sums]:
     """Pool, and write the proximal point.
 
+    weights (float [n])
     magnitude (float64 [u]): |w| that are not 0, descending, finite; at least one.
-    order (int64 [u]): their places in `result`.
-    result (float [n]): the weights; overwritten.
+    order (int64 [u]): their places.
     largest: magnitude[0].
     highest, lambda2: the penalty of the first rank, and how much less that of each next one is.
 
+    Returns result (float [n])
     Returns begins (bool [u]): whether each rank begins a block.
     Returns corners (int32 [1]): how many blocks are not below the one before: if it is not 0,
         neither the blocks nor the result are the right ones yet.
@@ -415,9 +483,6 @@ def pool_tiles(
     """
     n = magnitude.numel()
     tiles = -(-n // TILE)
-    scale, low_scale = scales(n, largest)
-    numbers = [1 / scale, 1 / scale / low_scale, highest + lambda2 / 2, lambda2 / 2]
-    options = magnitude.new_tensor([scale, low_scale, *numbers])
     new = magnitude.new_empty
     # One by one, as what is aligned otherwise would be compiled anew.
     high, low = (new(n + 1, dtype=torch.int64) for _ in range(2))
@@ -426,26 +491,34 @@ def pool_tiles(
     flag, begins = new(n, dtype=torch.int8), new(n, dtype=torch.bool)
     total = magnitude.new_zeros(2, tiles + 1, dtype=torch.int64)
     arrived = magnitude.new_zeros(tiles + 1, dtype=torch.int32)
+    corners = arrived[:1]
+    result = torch.zeros_like(weights) if n < weights.numel() else torch.empty_like(weights)
+    scale, low_scale = scales(n, largest)
+    numbers = [1 / scale, 1 / scale / low_scale, highest + lambda2 / 2, lambda2 / 2]
+    # From pinned memory, since a copy from other memory waits until the sort is done.
+    units = torch.tensor(
+        [scale, low_scale, *numbers], dtype=torch.float64, pin_memory=magnitude.is_cuda
+    ).to(magnitude.device, non_blocking=True)
     # Without fused multiplication, so that slopes are those of the rounds.
     launch: dict[str, Any] = {"TILE": TILE, "enable_fp_fusion": False}
     with torch.cuda.device_of(magnitude):
-        _add[(tiles,)](magnitude, total, options, n, tiles, **launch)
+        _add[(tiles,)](magnitude, total, units, n, tiles, **launch)
         total = total.cumsum(1)
         _group[(tiles,)](
-            magnitude, total, high, low, flag, before, after, options, n, tiles,
-            GROUP=GROUP, num_warps=WIDE, **launch,
+            magnitude, total, high, low, flag, before, after, units, n, tiles,
+            GROUP=GROUP, num_warps=WARPS, maxnreg=REGISTERS, **launch,
         )  # fmt: skip
         _merge[(tiles,)](
-            magnitude, high, low, flag, before, after, first, last, options, n,
-            GROUP=GROUP, num_warps=4, **launch,
+            magnitude, high, low, flag, before, after, first, last, units, n,
+            GROUP=GROUP, num_warps=MERGING, **launch,
         )  # fmt: skip
         _tree[(tiles,)](
-            magnitude, high, low, flag, first, last, arrived, options, n, tiles,
-            LANES=LANES, TURNS=TURNS, num_warps=4, **launch,
+            magnitude, high, low, flag, after, first, last, arrived, units, n, tiles,
+            TURNS=TURNS, num_warps=JOINING, **launch,
         )  # fmt: skip
-        corners = arrived[:1]
         _write[(tiles,)](
             magnitude, high, low, flag, before, first, last, order, result, begins, corners,
-            options, n, tiles, LANES=128, num_warps=WIDE, **launch,
+            units, n, tiles, num_warps=WARPS, **launch,
         )  # fmt: skip
-    return begins, corners, Sums(high, low, options[2], numbers[1], options[4], numbers[3])
+        _sign[(-(-weights.numel() // TILE),)](weights, result, weights.numel(), TILE=TILE)
+    return result, begins, corners, Sums(high, low, units[2], numbers[1], units[4], numbers[3])
