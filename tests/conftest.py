@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from commands import Run, train
 from hypothesis import settings
 
@@ -17,6 +18,10 @@ from torchtune_smt.optim import SparseOptimizer
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# Without a GPU its kernels are interpreted; Triton looks when it is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -1,5 +1,6 @@
 """OSCAR's parallel pooling against the serial kernel and isotonic regression, on every device."""
 
+import importlib
 import math
 from fractions import Fraction
 
@@ -220,3 +221,38 @@ def test_no_weights(device):
         for n in (0, 3):
             result, block = call(torch.zeros(n, device=device), 0.1, 0.1, 3, True)
             assert result.tolist() == [0] * n and block.tolist() == [-1] * n
+
+
+@pytest.fixture
+def tiles(monkeypatch):
+    """The kernels for GPUs, with small tiles; without one, Triton interprets them (conftest.py)."""
+    pytest.importorskip("triton")
+    module = importlib.import_module("torchtune_smt.regularizers.pool_tiles")
+    for name, number in {"TILE": 16, "GROUP": 4, "WARPS": 1, "MERGING": 1}.items():
+        monkeypatch.setattr(module, name, number)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "turns", "dtype"),
+    [
+        ("normal", 0.4, 64, torch.float64),
+        ("near the limit", 0.9, 64, torch.float32),
+        ("both", 0.9, 64, torch.float64),
+        ("up", 1.1, 64, torch.float64),
+        # Joins that give up leave corners to the rounds.
+        ("in turn", 0.95, 1, torch.float64),
+    ],
+)
+def test_tiles(name, limit, turns, dtype, tiles, monkeypatch):
+    monkeypatch.setattr(tiles, "TURNS", turns)
+    a = 1.5 + walks()[name][::5]
+    a[::7] *= -1
+    w = torch.from_numpy(np.insert(a, [0, 40], 0.0)).to(DEVICES[-1], dtype)
+    options = (0.1, limit / a.size, 2 * a.size)
+    found, block = prox_parallel(w, *options, True, tiles)
+    expected, blocks = prox_serial(w.cpu().double().numpy(), *options, True)
+    within = 1e-14 if dtype == torch.float64 else 1e-7
+    assert np.allclose(found.cpu(), expected, rtol=0, atol=within)
+    assert block.tolist() == blocks.tolist() and 1 < block.max() < a.size - 1
+    assert not (torch.signbit(found) & (found == 0)).any() and found.dtype == dtype

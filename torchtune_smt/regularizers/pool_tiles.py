@@ -304,7 +304,8 @@ def _merge(
 ):  # fmt: skip
     """Join the groups of each tile, one lane for each two: blocks at a corner swallow others.
 
-    first, last (int32 [tiles]): written: the first and last point of each tile.
+    first, last (int32 [tiles]): written: the first and last point of each tile. A tile that loses
+        all of them to a join has there the next tile with some, and -1 less that before.
     """
     tile = tl.program_id(0)
     base = tile * TILE
@@ -366,7 +367,7 @@ def _tree(
     size, high, low, flag, after, first, last, arrived, units, n, tiles,
     TILE: tl.constexpr, TURNS: tl.constexpr,
 ):  # fmt: skip
-    """Join tiles: what is left of the points of each is `first` to `last`, nothing if that is below 0.
+    """Join tiles: what is left of the points of each is `first` to `last`, if that is not below 0.
 
     arrived (int32 [tiles]): zeros; of the tile in the middle of two neighbours, who is ready.
     """

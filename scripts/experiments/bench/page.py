@@ -62,10 +62,16 @@ def page(data: dict[str, Any]) -> str:
 
 def run(data: dict[str, Any], names: list[str]) -> None:
     """Measure rows anew."""
-    rows = {row["name"]: row for part in data["parts"] for row in part.get("rows", []) if "name" in row}
+    rows = {
+        row["name"]: row for part in data["parts"] for row in part.get("rows", []) if "name" in row
+    }
     commands = dict.fromkeys(rows[name]["command"] for name in names)
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=7"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "describe", "--always", "--dirty", "--abbrev=7"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     for command in commands:
         words = [sys.executable if word == "python" else word for word in shlex.split(command)]
@@ -79,7 +85,11 @@ def run(data: dict[str, Any], names: list[str]) -> None:
                 rows[name]["of"] = commit
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     machine = next(
-        (line.partition(": ")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
+        (
+            line.partition(": ")[2].strip()
+            for line in open("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
         platform.machine(),
     )
     data["measured"][commit] = {
