@@ -123,9 +123,9 @@ def main() -> None:
             own, other = Spread.of(ours), Spread.of(others)
             least = objective(pairs, penalty, found.weights)
             print(
-                f"{fraction} of lambda_max, gap {tolerance:g}: {own.said(1)} s, sortedl1 {other.said(1)} "
-                f"s, ratio {other.median / own.median:.1f}; objective {least:.9g}, theirs "
-                f"{objective(pairs, penalty, theirs) - least:+.2g}\n"
+                f"{fraction} of lambda_max, gap {tolerance:g}: {own.said(1)} s, "
+                f"sortedl1 {other.said(1)} s, ratio {other.median / own.median:.1f}; "
+                f"objective {least:.9g}, theirs {objective(pairs, penalty, theirs) - least:+.2g}\n"
                 f"  {found.certificate}, {found.steps} steps\n"
                 f"  {compared(found.weights, theirs)}",
                 flush=True,

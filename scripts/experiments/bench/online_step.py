@@ -107,6 +107,7 @@ def main() -> None:
     all_parts = sum(parts.values()) * scale
     print(f"{'all':18s} {all_parts:7.4f} ms a sentence, {all_parts * BATCH:.2f} ms a mini-batch")
     print(f"limit {LIMIT} ms a sentence: {all_parts / LIMIT:.2f} of it")
+    print(f"figure online_step: {all_parts:.2f} ms a sentence")
 
 
 if __name__ == "__main__":

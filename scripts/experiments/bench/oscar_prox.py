@@ -55,6 +55,7 @@ def main() -> None:
     print(f"{size:,} weights on {device}; ms, and times {sort} of the normal ones in turn")
     slope = None if cuda else peer("skglm.penalties")
     worst = 0.0
+    figures: dict[str, list[str]] = {}
     for name, vector in vectors.items():
         for strength in (1e-9, 1e-8, 1e-7, 1e-6):
             oscar = Oscar(lambda1=0.0, lambda2=strength)
@@ -72,6 +73,10 @@ def main() -> None:
             own, base = found["prox"].median, found[sort].median
             if name == "normal":
                 worst = max(worst, own / base)
+            figures.setdefault(name, []).append(
+                f"{1e3 * own:.3g} ms ({own / base:.2f})"
+                + "".join(f", {x} {found[x].median / own:.1f}" for x in list(works)[2:])
+            )
             others = "".join(
                 f"; {other} {spread.said()}, {spread.median / own:.2f} times ours"
                 for other, spread in found.items()
@@ -82,6 +87,13 @@ def main() -> None:
                 f"{own / base:6.2f} times {found[sort].said()}{others}",
                 flush=True,
             )
+    said = {name: "; ".join(each) for name, each in figures.items()}
+    if cuda:
+        print(f"figure prox_gpu: {said['normal']} at step·λ2 of 1e-9, 1e-8, 1e-7 and 1e-6")
+    else:
+        print(f"figure prox: {said.pop('normal')} at step·λ2 of 1e-9, 1e-8, 1e-7 and 1e-6")
+        others = "; ".join(f"{name}: {each.partition('; ')[0]}" for name, each in said.items())
+        print(f"figure prox_others: {others}")
     print(f"normal weights: at most {worst:.2f} times the sort; limit {LIMIT[options.device]}")
 
 

@@ -27,52 +27,80 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 PACKAGES = ("torch", "numba", "numpy")
 
 
-def origin(data: dict[str, Any], commit: str) -> str:
-    """Return what the page says of a commit's figures."""
-    said = data["measured"][commit]
-    return f"{commit}, {said['date']}" + (f", {said['machine']}" if said.get("machine") else "")
+def origins(part: dict[str, Any]) -> set[str]:
+    """Return the commits that a part's figures are of."""
+    return {row["of"] for row in part["rows"]} if "rows" in part else {part.get("of", "")}
 
 
 def page(data: dict[str, Any]) -> str:
     """Return the page: its parts in order, with the commits that their figures are of."""
+    when = {commit: f"{commit}, {said['date']}" for commit, said in data["measured"].items()}
     blocks: list[list[str]] = []
     parts = data["parts"]
-    for number, part in enumerate(parts):
-        of = part.get("of")
+    for part, following in zip(parts, [*parts[1:], {}], strict=True):
+        of = origins(part)
         if "rows" in part:
-            cells = [part["columns"], ["---"] * len(part["columns"])]
-            cells += [row["cells"] for row in part["rows"]]
-            # Rows of several commits say each their own.
-            marks = ["of", "---", *(row.get("of", "") for row in part["rows"])]
-            if len(set(marks[2:])) > 1:
-                cells = [[*row, mark] for row, mark in zip(cells, marks, strict=True)]
-            else:
-                of = marks[2]
-            blocks.append([f"| {' | '.join(row)} |".replace("  ", " ") for row in cells])
+            lines = [part["columns"], ["---"] * len(part["columns"])]
+            lines += [row["cells"] for row in part["rows"]]
+            if len(of) > 1:
+                marks = ["of", "---", *(when[row["of"]] for row in part["rows"])]
+                lines = [[*line, mark] for line, mark in zip(lines, marks, strict=True)]
+            blocks.append([f"| {' | '.join(line)} |" for line in lines])
         else:
             blocks.append(part.get("text") or [part["heading"]])
-        following = parts[number + 1].get("of") if number + 1 < len(parts) else None
-        if of and of != following:
-            command = f"`{part['command']}`; " if part.get("command") else ""
-            blocks.append([f"<sub>{command}figures of {origin(data, of)}</sub>"])
-    origins = [f"- {origin(data, commit)}" for commit in sorted(data["measured"])]
-    blocks.append(["## Commits", "", *origins])
+        command = part.get("command", "")
+        said = [f"`{command}`" if command.startswith("python") else command] if command else []
+        if len(of) == 1 and of != {""} and of != origins(following):
+            said.append(f"figures of {when[of.pop()]}")
+        if said:
+            blocks.append([f"<sub>{'; '.join(said)}</sub>"])
+    machines = [
+        f"- {when[commit]}: {said['machine']}"
+        for commit, said in data["measured"].items()
+        if "machine" in said
+    ]
+    blocks.append(["## Machines", "", *machines])
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def written(data: dict[str, Any]) -> str:
+    """Return the file of the data: a line for each line of text, and each row."""
+
+    def lines(items: list[Any], indent: str) -> str:
+        said = (json.dumps(item, ensure_ascii=False) for item in items)
+        return "[\n" + ",\n".join(indent + item for item in said) + "\n]"
+
+    measured = (f" {json.dumps(k)}: {json.dumps(v)}" for k, v in data["measured"].items())
+    parts = []
+    for part in data["parts"]:
+        whole = (
+            f"{json.dumps(key)}: "
+            + (
+                lines(value, "  ")
+                if key in ("text", "rows")
+                else json.dumps(value, ensure_ascii=False)
+            )
+            for key, value in part.items()
+        )
+        parts.append("{" + ", ".join(whole) + "}")
+    return (
+        '{"measured": {\n'
+        + ",\n".join(measured)
+        + '\n},\n"parts": [\n'
+        + ",\n".join(parts)
+        + "\n]}\n"
+    )
 
 
 def run(data: dict[str, Any], names: list[str]) -> None:
     """Measure rows anew."""
-    rows = {
-        row["name"]: row for part in data["parts"] for row in part.get("rows", []) if "name" in row
-    }
-    commands = dict.fromkeys(rows[name]["command"] for name in names)
+    every = [row for part in data["parts"] for row in part.get("rows", [])]
+    rows = {row["name"]: row for row in every if "name" in row}
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=7"]
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=7"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+        git, cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
+    commands = dict.fromkeys(rows[name]["command"] for name in names)
     for command in commands:
         words = [sys.executable if word == "python" else word for word in shlex.split(command)]
         done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -81,21 +109,15 @@ def run(data: dict[str, Any], names: list[str]) -> None:
             label, _, figure = line.partition(": ")
             name = label.removeprefix("figure ")
             if label.startswith("figure ") and name in rows:
-                rows[name]["cells"][-2] = figure
+                rows[name]["cells"][2] = figure
                 rows[name]["of"] = commit
-    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    machine = next(
-        (
-            line.partition(": ")[2].strip()
-            for line in open("/proc/cpuinfo")
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
-    data["measured"][commit] = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{os.cpu_count()} cores of {machine}, load {os.getloadavg()[0]:.0f}, Python {platform.python_version()}, {versions}",
-    }
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    said = [f"{os.cpu_count()} cores of {models[0] if models else platform.machine()}"]
+    said += [f"load {os.getloadavg()[0]:.0f}", f"Python {platform.python_version()}"]
+    said += [f"{name} {version(name)}" for name in PACKAGES]
+    today = datetime.now(UTC).date().isoformat()
+    data["measured"][commit] = {"date": today, "machine": ", ".join(said)}
 
 
 def main() -> None:
@@ -105,7 +127,7 @@ def main() -> None:
     data = json.loads(DATA.read_text("utf-8"))
     if names:
         run(data, names)
-        DATA.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        DATA.write_text(written(data), "utf-8")
     PAGE.write_text(page(data), "utf-8")
 
 

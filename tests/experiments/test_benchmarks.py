@@ -1,0 +1,64 @@
+"""The benchmarks' clocks, and the page that is written from their figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import page
+import pytest
+import timing
+
+SCRIPTS = sorted((Path(page.ROOT) / "scripts" / "experiments" / "bench").glob("*.py"))
+CLOCK = re.compile(r"\b(perf_counter|process_time|thread_time|monotonic)(_ns)?\b|RUSAGE_CHILDREN")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return json.loads(page.DATA.read_text("utf-8"))
+
+
+def test_page_is_what_is_written_from_the_data(data):
+    assert page.PAGE.read_text("utf-8") == page.page(data)
+    assert page.DATA.read_text("utf-8") == page.written(data)
+
+
+def test_figures_have_a_command_and_a_commit(data):
+    names = [row["name"] for part in data["parts"] for row in part.get("rows", []) if "name" in row]
+    assert len(names) == len(set(names))
+    for part in data["parts"]:
+        for row in part.get("rows", []):
+            assert row.get("command", part.get("command")), row
+            assert len(row["cells"]) == len(part["columns"])
+        if "heading" not in part:
+            assert page.origins(part) - {""} <= data["measured"].keys()
+    assert all(
+        re.fullmatch(r"20\d\d-\d\d-\d\d", said["date"]) for said in data["measured"].values()
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_one_module_has_the_clocks_and_help_is_all_it_says(script):
+    text = script.read_text("utf-8")
+    assert script.stem == "timing" or not CLOCK.search(text)
+    if "__main__" in text:
+        # Nothing is done before the command line is read.
+        main = text.partition("\ndef main(")[2] or text
+        assert re.match(r"[^\n]*\n( +\"\"\".*?\"\"\"\n)? +(parser = )?argparse\.", main, re.DOTALL)
+
+
+def test_what_is_compared_runs_in_turn():
+    calls = []
+    found = timing.in_turn({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
+    assert calls == ["a", "b"] * 4
+    assert all(spread.low <= spread.median <= spread.high for spread in found.values())
+    assert timing.Spread.of([3, 1, 2]) == (2, 1, 3)
+    assert timing.middle([{"user": 3}, {"user": 1}, {"user": 2}])["user"] == 2
+
+
+def test_a_peer_that_is_missing_is_named_with_the_reason(capsys):
+    assert timing.peer("json") is json
+    assert timing.peer("no_such_peer") is None
+    said = capsys.readouterr().out
+    assert "no_such_peer" in said and "ModuleNotFoundError" in said
