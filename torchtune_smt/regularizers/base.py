@@ -147,14 +147,16 @@ def _fact(regularizer: Regularizer, name: str) -> Any:
     return getattr(regularizer, name) if known[name] else None
 
 
-def check_weights(weights: Tensor) -> None:
+def check_weights(weights: Tensor, known: bool = False) -> None:
     """Raise ValueError unless weights have a prox: floating-point numbers, all of them finite.
 
     Of one that is not finite it is DivergenceError.
+
+    known: that one is not finite, so that to look costs nothing.
     """
     if not weights.is_floating_point():
         raise ValueError(f"the prox is of floating-point weights, not of {weights.dtype}")
-    if UNCHECKED.get():
+    if UNCHECKED.get() and not known:
         return
     finite = weights.isfinite()
     if not finite.all():

@@ -71,7 +71,7 @@ def prox_parallel(
         both = torch.stack([magnitude.amax().double(), magnitude.count_nonzero().double()])
         largest, active = both[0].item(), int(both[1])
     if not largest < math.inf:
-        check_weights(weights)
+        check_weights(weights, known=True)
     if dimension < active:
         raise dimension_error(dimension, active)
     block = torch.full((weights.numel() if blocks else 0,), -1, device=weights.device)
