@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtune_smt.regularizers.base import STRENGTH, check_weights
+from torchtune_smt.regularizers.base import STRENGTH, UNCHECKED, check_weights
 from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
 
 
