@@ -53,13 +53,13 @@ def made(name, seed=0, **options):
     return model, BUILDS[name](model.parameters(), **options)
 
 
-def take(model, optimizer, seed, *, around=False, maximize=False):
+def take(model, optimizer, seed, *, around=False, maximize=False, step=None):
     draw = torch.Generator().manual_seed(seed)
     words, bags = torch.randint(9, (4,), generator=draw), torch.randint(7, (4, 2), generator=draw)
     loss = (model(words, bags, around=around) - 1).square().mean()
     optimizer.zero_grad()
     (-loss if maximize else loss).backward()
-    optimizer.step()
+    (step or optimizer.step)()
 
 
 def same(first, second):
@@ -334,12 +334,9 @@ def test_a_rate_that_changes_hides_nothing():
             rate.step()
 
 
-@pytest.mark.parametrize("name", [name for name in BUILDS if name not in ("rda", "cumulative")])
+@pytest.mark.parametrize("name", BUILDS)
 def test_weights_of_before_and_other_types(name):
-    """The best weights are taken back; a module is converted; both are what they are eagerly.
-
-    Weights of RDA and CumulativeL1 follow from their states: a step from others raises.
-    """
+    """The best weights are taken back; a module is converted; both are what they are eagerly."""
     (lazy, optimizer), (eager, plain) = made(name), made(name, lazy=False)
     optimizer.attach(lazy)
     for model, steps in ((lazy, optimizer), (eager, plain)):
@@ -399,3 +396,18 @@ def test_growth_that_is_first_read_in_inference_mode():
         model(torch.tensor([0, 4]))
     step([0, 4])
     assert model.weight.isfinite().all()
+
+
+@pytest.mark.parametrize("wait", [None, False])
+def test_a_step_may_be_compiled(wait, caplog):
+    """It is taken as it is, outside of any graph, and nothing is compiled anew at each step."""
+    (model, optimizer), (eager, plain) = made("adagrad", wait=wait), made("adagrad", lazy=False)
+    optimizer.attach(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(optimizer.step, backend="eager")
+    for seed in range(12):
+        take(eager, plain, seed)
+        take(model, optimizer, seed, step=compiled)
+    model.eval()
+    same(model, eager)
+    assert not any("recompile" in record.getMessage() for record in caplog.records)

@@ -143,6 +143,10 @@ def test_functions_under_vmap_are_those_of_each(function, device):
         ):
             torch.testing.assert_close(found, expected)
             assert torch.allclose(torch.autograd.grad((found @ along).sum(), batch)[0], slope)
+        gradient = torch.func.grad(lambda w, s: function(w, s) @ along)
+        torch.testing.assert_close(torch.vmap(gradient, (0, dim))(batch.detach(), step), slope)
+        jacobian = torch.func.jacrev(function)(batch[1].detach(), each[1])
+        torch.testing.assert_close(along @ jacobian, slope[1])
 
 
 def test_group_shortens_rows():

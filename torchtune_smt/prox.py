@@ -1,6 +1,6 @@
 """Proximal operators as functions of torch, for any program: prox(w) = argmin_v ½‖v - w‖² + Ω(v).
 
-They know their gradients, and work under `torch.vmap` and `torch.compile`, on CPU and CUDA, in
+They know their gradients, and work under the transforms of `torch.func` and `torch.compile`, on CPU and CUDA, in
 float32 and float64. Importing this brings torch and numpy, and no more of weight.
 Weights must be finite, and a step, which multiplies all strengths, finite and 0 or more: anything
 else is a ValueError.
@@ -11,8 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
-from torchtune_smt.regularizers.ops import as_step
-from torchtune_smt.regularizers.ops import prox_group as _prox_group
+from torchtune_smt.regularizers.ops import as_step, group_prox
 
 __all__ = ["prox_elastic_net", "prox_group", "prox_l1", "prox_l2", "prox_oscar"]
 
@@ -56,7 +55,7 @@ def prox_group(weights: Tensor, step: Tensor | float, strength: float = 1.0) -> 
     weights (float tensor [..., n]): rows are along the last dimension; a vector is one group.
     step (float, or float tensor that is a scalar or [..., 1])
     """
-    result: Tensor = _prox_group(weights, as_step(step), strength)
+    result: Tensor = group_prox(weights, as_step(step), strength)
     return result
 
 

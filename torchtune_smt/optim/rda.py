@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -18,6 +19,7 @@ from torchtune_smt.optim.state import (
     State,
     Vector,
     add_rows,
+    nonzero_rows,
     regularized_rows,
 )
 from torchtune_smt.regularizers.base import (
@@ -113,9 +115,14 @@ class RDA(SparseOptimizer):
             parameter.index_copy_(0, touched, proximal(regularizer, point, size))
 
     def _moving(self, parameter: Tensor, state: State) -> Tensor:
-        # A weight may be 0 because lr was, and not the sum of its gradients.
+        # A weight may be 0 because lr was, and not the sum of its gradients; or another one, taken
+        # back by a user.
         total: Tensor = state["total"]
-        return total
+        return torch.where(total != 0, total, parameter.detach())
+
+    def _late(self, weight: Tensor, state: State, indices: Tensor) -> Tensor:
+        some = (tensor.index_select(0, indices) for tensor in (state["total"], weight))
+        return nonzero_rows(next(some)) | nonzero_rows(next(some))
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         if not self.puts_off(settings) or state["step"] == 0:

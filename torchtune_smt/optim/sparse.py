@@ -44,6 +44,7 @@ from torchtune_smt.optim.state import (
     group_like,
     lengthened,
     new_state,
+    nonzero_rows,
     plain,
     rows_of,
     settings_like,
@@ -186,10 +187,14 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def _note(self, group: Group, parameter: Tensor) -> None:
         """Note what a parameter is, some of whose rows may be out of date from now on."""
-        if self.puts_off(group):
+        if self._may_put_off(group):
             self._behind[parameter] = _identity(parameter)
         else:
             self._behind.pop(parameter, None)
+
+    def _may_put_off(self, group: Group) -> bool:
+        """Say what `puts_off` does, unless a subclass has put off more since."""
+        return self.puts_off(group) or declared(self, "puts_off", "_catch_up") is None
 
     def _renote(self, parameter: Tensor) -> None:
         if parameter in self._behind:
@@ -283,6 +288,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             then; where a sum of squares overflows, parameters before it have taken theirs.
             Where `wait` says so, some of this is of a step before.
         """
+        if torch.compiler.is_compiling():
+            result: float | None = _outside_of_graphs(self, closure)
+            return result
         self._raise(wait=False)
         loss = None
         if closure is not None:
@@ -303,7 +311,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 self._check_own(parameter)
                 before = {**group, **self._pending[parameter]}
                 self._lengthen(before, parameter, self.state[parameter])
-                if self.puts_off(before):
+                # After `flush`, weights are what they are, of whomever.
+                if parameter in self._behind and self.puts_off(before):
                     stale |= self._bring(before, parameter, self.state[parameter], indices)
         if stale:
             raise RuntimeError(
@@ -353,7 +362,6 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             )
 
     @torch.inference_mode(False)
-    @torch.no_grad()
     def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
         """Bring some rows of a parameter (coordinates of a vector) up to date.
 
@@ -361,9 +369,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         parameter: may be left out where there is only one.
         """
         group, parameter = self._find(parameter)
-        if parameter not in self.state:
-            return
-        if declared(self, "puts_off", "_catch_up") and not self.puts_off(group):
+        if parameter not in self.state or parameter not in self._behind:
             return
         # For autograd this is no change: nobody has read these rows yet.
         state, weight = self._prepared(group, parameter), rows_of(parameter.data)
@@ -402,7 +408,10 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 if parameter in self.state:
                     state = self._prepared(group, parameter)
                     settings = {**group, **self._pending[parameter]}
-                    self._flush(settings, rows_of(parameter), state)
+                    if parameter in self._behind:
+                        self._flush(settings, rows_of(parameter), state)
+                    # From now on weights may be changed by others.
+                    self._places.pop(parameter, None)
         self._behind.clear()
         self._raise(wait=True)
 
@@ -543,7 +552,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 self._saved[parameter] = state.pop("weights")
             self.state[parameter] = state
         for group, parameter in places:
-            if parameter in self.state and self.puts_off(group):
+            if parameter in self.state and self._may_put_off(group):
                 self._behind[parameter] = None
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
@@ -653,6 +662,11 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         self._check_own(parameter)
         if not state:
             state.update(new_state(self._kept(group), rows_of(parameter)))
+        known = self._pending.get(parameter)
+        if known is not None and all(group[name] is known[name] for name in self.settings):
+            # Most often; the same, looked at the long way, would take longer than a prox.
+            self._lengthen(group, parameter, state)
+            return state
         settings = {name: by_itself(group[name]) for name in self.settings}
         if self._pending.setdefault(parameter, settings) != settings:
             self._check_settings(group, resumed=True)
@@ -701,7 +715,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             if mark in state:
                 late: Tensor = state[mark].index_select(0, indices) != state[now]
                 return late
-        return _any(self._moving(weight, state).index_select(0, indices))
+        return nonzero_rows(self._moving(weight, state).index_select(0, indices))
 
     def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
         """Take all that was put off, with the settings that have been in force before."""
@@ -713,7 +727,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _lengthen(self, group: Group, parameter: Tensor, state: State) -> None:
         length = parameter.shape[0] if parameter.dim() else 1
         for name, value in state.items():
-            if torch.is_tensor(value) and value.shape[0] != length:
+            if isinstance(value, Tensor) and len(value) != length:
                 if len(value) > length:
                     raise ValueError(
                         f"a parameter has shrunk from {len(value)} rows to {length}, which "
@@ -738,7 +752,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             if self._later(moving):
                 yield torch.arange(begin, begin + len(part), device=part.device)
             else:
-                yield _any(part).nonzero()[:, 0] + begin
+                yield nonzero_rows(part).nonzero()[:, 0] + begin
 
     def _find(self, parameter: Tensor | None) -> tuple[Group, Tensor]:
         """Return a parameter and its group."""
@@ -819,6 +833,12 @@ class AveragingOptimizer(SparseOptimizer):
         raise NotImplementedError
 
 
+@torch._disable_dynamo  # type: ignore[untyped-decorator]
+def _outside_of_graphs(optimizer: SparseOptimizer, closure: Any) -> Any:
+    """Take a step as it is under `torch.compile`: gradients that are sparse are in no graph."""
+    return optimizer.step(closure)
+
+
 def _check_rate(group: Group) -> None:
     """Raise ValueError if the learning rate, which schedules change, is none."""
     if not 0 <= group["lr"] < float("inf"):
@@ -836,11 +856,6 @@ def _sum_of_bits(parameter: Tensor) -> int:
     """Return what tells weights from other ones; zeros, which they grow by, add nothing."""
     kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[parameter.element_size()]
     return int(parameter.detach().view(kind).sum(dtype=torch.int64))
-
-
-def _any(rows: Tensor) -> Tensor:
-    """Say of rows which of them are not all 0."""
-    return rows != 0 if rows.dim() == 1 else (rows != 0).flatten(1).any(1)
 
 
 def row_gradient(

@@ -74,6 +74,11 @@ def rows_of(parameter: Tensor) -> Tensor:
     return parameter.detach()
 
 
+def nonzero_rows(rows: Tensor) -> Tensor:
+    """Say of rows which of them are not all 0."""
+    return rows != 0 if rows.dim() == 1 else (rows != 0).flatten(1).any(1)
+
+
 def beside(numbers: Tensor, rows: Tensor) -> Tensor:
     """Return one number a row in the shape that goes with the rows: [n, 1, ...]."""
     if rows.dim() == numbers.dim():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtune_smt.core.accepts import Checked, accepting
 from torchtune_smt.regularizers.base import STRENGTH
-from torchtune_smt.regularizers.ops import as_step, prox_group
+from torchtune_smt.regularizers.ops import as_step, group_prox
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GroupLasso(Checked):
         """Return each row, shorter by step · strength; `step` may be [rows, 1, ...], or [rows]."""
         rows = _rows(weights)
         sizes = as_step(step)
-        result: Tensor = prox_group(
+        result: Tensor = group_prox(
             rows, sizes.view(-1, 1) if sizes.dim() else sizes, self.strength
         )
         return result.view(weights.shape)

@@ -72,15 +72,35 @@ def _elastic_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return of_weights.to(gradient), of_step, None, None
 
 
-prox_elastic_net.register_autograd(_elastic_backward, setup_context=_keep_elastic)
-
-
-@prox_elastic_net.register_vmap
-def _(
+def _vmap_elastic(
     info: Any, dims: Any, weights: Tensor, step: Tensor, lambda1: float, lambda2: float
 ) -> tuple[Tensor, int]:
     weights, step = _in_front(info.batch_size, dims, weights, step)
     return prox_elastic_net(weights, step, lambda1, lambda2), 0
+
+
+def _differentiable(op: Any, keep: Any, backward: Any, vmap: Any) -> Any:
+    """Teach an op its gradient and `torch.vmap`, and return it as `torch.func.grad` takes it, too.
+
+    Of ops with gradients of their own that takes none, but it does of functions.
+    """
+    op.register_autograd(backward, setup_context=keep)
+    op.register_vmap(vmap)
+    methods = {"forward": op, "setup_context": keep, "backward": backward, "vmap": vmap}
+    function = type(
+        op._name.rpartition(":")[2],
+        (torch.autograd.Function,),
+        {name: staticmethod(method) for name, method in methods.items()},
+    )
+
+    def call(*inputs: Any) -> Any:
+        transformed = torch._C._are_functorch_transforms_active()
+        return function.apply(*inputs) if transformed else op(*inputs)  # type: ignore[attr-defined]
+
+    return call
+
+
+_elastic_net = _differentiable(prox_elastic_net, _keep_elastic, _elastic_backward, _vmap_elastic)
 
 
 def _in_front(size: int, dims: Any, weights: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,13 +171,14 @@ def _group_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return of_weights.to(gradient), of_step, None
 
 
-prox_group.register_autograd(_group_backward, setup_context=_keep_group)
-
-
-@prox_group.register_vmap
-def _(info: Any, dims: Any, weights: Tensor, step: Tensor, strength: float) -> tuple[Tensor, int]:
+def _vmap_group(
+    info: Any, dims: Any, weights: Tensor, step: Tensor, strength: float
+) -> tuple[Tensor, int]:
     weights, step = _in_front(info.batch_size, dims, weights, step)
     return prox_group(weights, step, strength), 0
+
+
+group_prox = _differentiable(prox_group, _keep_group, _group_backward, _vmap_group)
 
 
 @torch.library.custom_op("torchtune_smt::prox_oscar", mutates_args=())
@@ -253,19 +274,18 @@ def _oscar_backward(
     return kept, None, None, None, None
 
 
-prox_oscar.register_autograd(_oscar_backward, setup_context=_keep_oscar)
-
-
-@prox_oscar.register_vmap
-def _(info: Any, dims: Any, weights: Tensor, *options: Any) -> tuple[Any, tuple[int, int]]:
+def _vmap_oscar(info: Any, dims: Any, weights: Tensor, *options: Any) -> tuple[Any, tuple[int, int]]:
     each = [prox_oscar(vector, *options) for vector in weights.unbind(dims[0])]
     results, blocks = zip(*each, strict=True)
     return (torch.stack(results), torch.stack(blocks)), (0, 0)
 
 
+oscar_prox = _differentiable(prox_oscar, _keep_oscar, _oscar_backward, _vmap_oscar)
+
+
 def elastic_prox(weights: Tensor, step: Tensor | float, lambda1: float, lambda2: float) -> Tensor:
     """Return `prox_elastic_net` with a step that may be a number."""
-    result: Tensor = prox_elastic_net(weights, as_step(step), lambda1, lambda2)
+    result: Tensor = _elastic_net(weights, as_step(step), lambda1, lambda2)
     return result
 
 
