@@ -1,13 +1,15 @@
 """Steps that never wait for a device: what they may not call, and when they say what is wrong."""
 
+import importlib
+
 import pytest
 import torch
 from test_attach import BUILDS, made, same, take
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.optim import AdaGrad
-from torchtune_smt.regularizers import L1
+from torchtune_smt.optim import AROW, AdaGrad
+from torchtune_smt.regularizers import L1, L2, ElasticNet
 
 aten = torch.ops.aten
 WAITS = {
@@ -49,8 +51,8 @@ def test_no_step_waits(name, device, attached):
     bags = torch.tensor([[0, 6], [3, 3], [6, 0]], device=device)
     for number in range(6):
         words = torch.tensor([number, 8 - number, number])
+        words_there = words.to(device)
         with NoWait():
-            words_there = words.to(device) if device == "cpu" else words.pin_memory().cuda()
             if device != "cpu":
                 torch.cuda.set_sync_debug_mode("error")
             try:
@@ -115,3 +117,47 @@ def test_a_step_that_does_not_wait_says_later_what_was_wrong(device):
         if word != "squared":  # That sum stays what it is.
             step(model, optimizer)
             model.eval()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
+@pytest.mark.parametrize(
+    ("kind", "regularizer", "shape", "dtype"),
+    [
+        (AdaGrad, L1(0.1), (9,), torch.float64),
+        (AdaGrad, ElasticNet(0.1, 0.3), (9, 3), torch.float32),
+        (AROW, L2(0.3), (9, 2, 2), torch.float64),
+        (AROW, None, (9, 2), torch.float32),
+    ],
+)
+def test_kernels_of_a_gpu_in_their_interpreter(kind, regularizer, shape, dtype, monkeypatch):
+    pytest.importorskip("triton")
+    kernels = importlib.import_module("torchtune_smt.optim.row_tiles")
+    monkeypatch.setattr("torchtune_smt.optim.adagrad._kernels", lambda parameter: kernels)
+    draw = torch.Generator().manual_seed(1)
+    start = torch.randn(shape, generator=draw, dtype=torch.float64)
+    own, twin = (torch.nn.Parameter(start.to(d, copy=True)) for d in (dtype, start.dtype))
+    options = {"unregularized": 2, "rowwise": len(shape) == 3, "maximize": len(shape) == 3}
+    lazy = kind([own], 0.3, regularizer, **options, wait=False)
+    eager = kind([twin], 0.3, regularizer, **options, lazy=False)
+    for number in range(4):
+        rows = torch.randint(9, (4,), generator=draw)
+        values = torch.randn((4, *shape[1:]), generator=draw, dtype=torch.float64)
+        for parameter, optimizer in ((own, lazy), (twin, eager)):
+            optimizer.catch_up(rows)
+            given = values.to(parameter.dtype)
+            parameter.grad = torch.sparse_coo_tensor(
+                rows[None], given, shape, check_invariants=True
+            )
+            if number == 2:
+                optimizer.flush()
+                parameter.grad = parameter.grad.to_dense()
+            optimizer.step()
+    lazy.flush()
+    exact = 1e-12 if dtype == torch.float64 else 1e-6
+    torch.testing.assert_close(own.double(), twin, rtol=exact, atol=exact)
+    lazy.catch_up(rows)
+    own.grad = torch.full_like(own, float("nan"))
+    lazy.step()
+    with pytest.raises(DivergenceError, match="finite"):
+        lazy.flush()
+    assert own.isfinite().all()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, ClassVar, Final
 
 import torch
@@ -175,6 +178,11 @@ class AdaGrad(SparseOptimizer):
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
     ) -> None:
         later = self._later(parameter)
+        if self._looks(group, parameter):
+            state["step"] += 1
+            faults, gradient = self._faults.of(parameter.device), gradient.contiguous()
+            self._rows(group, parameter, state).step(indices, gradient, state["step"], faults)
+            return
         accumulated = with_squares(state["sum"].index_select(0, indices), gradient, indices, later)
         rate = beside(self._rate(accumulated, group["lr"]), gradient)
         weight = parameter.index_select(0, indices).addcmul_(gradient, rate, value=-1)
@@ -189,6 +197,10 @@ class AdaGrad(SparseOptimizer):
         if "last" not in state:
             # It waits for the end of the epoch.
             return
+        if self._looks(settings, parameter):
+            rows = self._rows(settings, parameter, state)
+            rows.catch_up(indices.contiguous(), state["step"])
+            return
         late = state["step"] - state["last"].index_select(0, indices)
         self._regularize_rows(settings, parameter, state, indices, late)
         state["last"].index_fill_(0, indices, state["step"])
@@ -202,6 +214,25 @@ class AdaGrad(SparseOptimizer):
         times, checked = beside(times, weight), self._later(parameter) is None
         weight = regularized(weight, rate, times, indices, settings, checked)
         parameter.index_copy_(0, indices, weight)
+
+    def _looks(self, group: Group, parameter: Tensor) -> bool:
+        """Say whether there are kernels for the rows of a parameter, on a GPU."""
+        return (
+            (kernels := _kernels(parameter)) is not None
+            and self._later(parameter) is not None
+            and parameter.is_contiguous()
+            and parameter.numel() <= kernels.WIDEST * max(len(rows_of(parameter)), 1)
+            and _each_step(group)
+            and elastic_strengths(group["regularizer"]) is not None
+        )
+
+    def _rows(self, group: Group, parameter: Tensor, state: State) -> Any:
+        """Return the rows of a parameter as kernels of a GPU see them; see `row_tiles`."""
+        kernels, strengths = _kernels(parameter), elastic_strengths(group["regularizer"])
+        assert kernels is not None and strengths is not None
+        sizes = tuple(float(size) for size in (group["lr"], *strengths))
+        first, root = group["unregularized"], self.square_root
+        return kernels.Rows(parameter, state["sum"], state["last"], sizes, first, root)
 
     def _rate(self, sums: Tensor, lr: Tensor | float) -> Tensor:
         """Return lr / √G, or lr / G, and 0 where G = 0."""
@@ -312,6 +343,19 @@ def with_squares(
             f"{result.dtype} has: {_CURE}"
         )
     return result
+
+
+def _kernels(parameter: Tensor) -> ModuleType | None:
+    return _imported() if parameter.is_cuda else None
+
+
+@functools.cache
+def _imported() -> ModuleType | None:
+    """Return the kernels for rows on a GPU; None without Triton, which not all torch have."""
+    try:
+        return importlib.import_module("torchtune_smt.optim.row_tiles")
+    except ModuleNotFoundError:
+        return None
 
 
 def _each_step(group: Group) -> bool:

@@ -38,13 +38,17 @@ class Faults:
     def __init__(self) -> None:
         self._found: dict[torch.device, _Found] = {}
 
+    def of(self, device: torch.device) -> Tensor:
+        """Return the numbers of a device, 0 where there is no fault: float32 [3], to be changed."""
+        if device not in self._found:
+            there, cuda = torch.zeros(3, device=device), device.type == "cuda"
+            event: Any = torch.cuda.Event if cuda else lambda: None
+            self._found[device] = _Found(there, torch.zeros(3, pin_memory=cuda), event())
+        return self._found[device].there
+
     def note(self, kind: int, bad: Tensor) -> None:
         """Note a scalar that is 0 where there is no fault."""
-        if bad.device not in self._found:
-            there, cuda = torch.zeros(3, device=bad.device), bad.is_cuda
-            event: Any = torch.cuda.Event if cuda else lambda: None
-            self._found[bad.device] = _Found(there, torch.zeros(3, pin_memory=cuda), event())
-        self._found[bad.device].there[kind].add_(bad)
+        self.of(bad.device)[kind].add_(bad)
 
     def note_finite(self, kind: int, numbers: Tensor) -> None:
         """Note whether numbers are finite."""

@@ -297,7 +297,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         work = [
-            (group, parameter, *row_gradient(parameter, self._name, self._later(parameter)))
+            (group, parameter, *self._gradient(group, parameter))
             for group in self.param_groups
             for parameter in group["params"]
             if parameter.grad is not None
@@ -323,7 +323,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             state = self._prepared(group, parameter)
             settings, weight = {**group, **self._pending[parameter]}, rows_of(parameter)
             gradient = -gradient if group["maximize"] else gradient
-            if self._later(parameter):
+            if self._later(parameter) and not self._looks(group, parameter):
                 gradient = self._faults.sound(gradient)
             ready.append((settings, weight, state, indices, gradient))
         for arguments, (group, parameter, *_) in zip(ready, work, strict=True):
@@ -344,6 +344,11 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             "weights are read out of their own module, or let it be lazy=False; if steps were "
             "taken between forward pass and step on purpose, set delayed = True"
         )
+
+    def _gradient(self, group: Group, parameter: Tensor) -> tuple[Tensor, Tensor]:
+        later = self._later(parameter)
+        looked = later is None or not self._looks(group, parameter)
+        return row_gradient(parameter, self._name, later, looked=looked)
 
     def _later(self, parameter: Tensor) -> Faults | None:
         """Return where faults are noted if a step on a parameter does not wait; else None."""
@@ -614,6 +619,10 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """
         raise NotImplementedError
 
+    def _looks(self, group: Group, parameter: Tensor) -> bool:
+        """Say whether `_update` itself notes what is wrong, where a step does not wait."""
+        return False
+
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
         return True
@@ -685,11 +694,11 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         # Another process has read what is its own, brought up to date.
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         apart = self.delayed or (distributed and parameter in self._attached)
-        late = self._late(weight, state, indices)
         if later is None:
-            indices = indices[late]
+            indices = indices[self._late(weight, state, indices)]
         elif not apart and not self.marks.keys().isdisjoint(state):
-            later.note(STALE, late.any())
+            if not self._looks(settings, parameter):
+                later.note(STALE, self._late(weight, state, indices).any())
             return False
         if not indices.numel():
             return False
@@ -833,7 +842,7 @@ class AveragingOptimizer(SparseOptimizer):
         raise NotImplementedError
 
 
-@torch._disable_dynamo  # type: ignore[untyped-decorator]
+@torch._disable_dynamo  # type: ignore[attr-defined]
 def _outside_of_graphs(optimizer: SparseOptimizer, closure: Any) -> Any:
     """Take a step as it is under `torch.compile`: gradients that are sparse are in no graph."""
     return optimizer.step(closure)
@@ -859,7 +868,7 @@ def _sum_of_bits(parameter: Tensor) -> int:
 
 
 def row_gradient(
-    parameter: Tensor, optimizer: str, later: Faults | None = None
+    parameter: Tensor, optimizer: str, later: Faults | None = None, *, looked: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of a parameter as (indices, rows), indices ascending, each once.
 
@@ -867,6 +876,7 @@ def row_gradient(
     optimizer: its name, for the error.
     later: where values that are not finite are noted, without waiting for the device. Indices may
         be repeated then, each time with the whole gradient of the row.
+    looked: whether that is to be noted.
 
     Raises ValueError: the gradient is sparse, but not in the first dimension alone.
     Raises DivergenceError: a value is NaN or infinite; the error names the row (a feature's id).
@@ -891,7 +901,8 @@ def row_gradient(
             indices, values = gradient.indices()[0], gradient.values()
         values = rows_of(values)
     if later is not None:
-        later.note_finite(GRADIENT, values)
+        if looked:
+            later.note_finite(GRADIENT, values)
     # A sum may be infinite though nothing is that it is of.
     elif not math.isfinite(values.sum()) and not bool((finite := values.isfinite()).all()):
         bad = int(finite.reshape(len(values), -1).all(1).logical_not().nonzero()[0])

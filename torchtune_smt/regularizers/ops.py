@@ -274,7 +274,9 @@ def _oscar_backward(
     return kept, None, None, None, None
 
 
-def _vmap_oscar(info: Any, dims: Any, weights: Tensor, *options: Any) -> tuple[Any, tuple[int, int]]:
+def _vmap_oscar(
+    info: Any, dims: Any, weights: Tensor, *options: Any
+) -> tuple[Any, tuple[int, int]]:
     each = [prox_oscar(vector, *options) for vector in weights.unbind(dims[0])]
     results, blocks = zip(*each, strict=True)
     return (torch.stack(results), torch.stack(blocks)), (0, 0)
