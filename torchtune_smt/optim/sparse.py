@@ -56,6 +56,8 @@ from torchtune_smt.regularizers.base import (
     is_separable_by_rows,
 )
 
+# So many rows are brought up to date sooner than those are found that are not.
+FEW = 2048
 # Numbers that `flush` works on at a time, which bounds its memory.
 CHUNK = 1 << 20
 _KNOWN: ContextVar[bool] = ContextVar("_KNOWN", default=False)
@@ -187,7 +189,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def _note(self, group: Group, parameter: Tensor) -> None:
         """Note what a parameter is, some of whose rows may be out of date from now on."""
-        if self._may_put_off(group):
+        if parameter in self._behind or self._may_put_off(group):
             self._behind[parameter] = _identity(parameter)
         else:
             self._behind.pop(parameter, None)
@@ -312,7 +314,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 before = {**group, **self._pending[parameter]}
                 self._lengthen(before, parameter, self.state[parameter])
                 # After `flush`, weights are what they are, of whomever.
-                if parameter in self._behind and self.puts_off(before):
+                if parameter in self._behind:
                     stale |= self._bring(before, parameter, self.state[parameter], indices)
         if stale:
             raise RuntimeError(
@@ -366,7 +368,6 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 "itself raises, and says where"
             )
 
-    @torch.inference_mode(False)
     def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
         """Bring some rows of a parameter (coordinates of a vector) up to date.
 
@@ -376,10 +377,15 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         group, parameter = self._find(parameter)
         if parameter not in self.state or parameter not in self._behind:
             return
+        if torch.is_inference_mode_enabled():
+            # Its tensors could not be changed any more.
+            with torch.inference_mode(False):
+                self.catch_up(indices, parameter)
+            return
         # For autograd this is no change: nobody has read these rows yet.
         state, weight = self._prepared(group, parameter), rows_of(parameter.data)
         indices = indices.reshape(-1).to(weight.device, torch.int64)
-        if not self._later(weight):
+        if len(indices) > FEW and not self._later(weight):
             indices = indices[self._late(weight, state, indices)]
         if indices.numel():
             self._catch_up({**group, **self._pending[parameter]}, weight, state, indices)
@@ -684,7 +690,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             self._settle(before, group, rows_of(parameter), state)
             self._pending[parameter] = settings
             self._changed(group, rows_of(parameter), state)
-            self._renote(parameter)
+            self._behind.pop(parameter, None)
         self._lengthen(group, parameter, state)
         return state
 
@@ -695,7 +701,10 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         apart = self.delayed or (distributed and parameter in self._attached)
         if later is None:
-            indices = indices[self._late(weight, state, indices)]
+            late = self._late(weight, state, indices)
+            if not late.any():
+                return False
+            indices = indices[late]
         elif not apart and not self.marks.keys().isdisjoint(state):
             if not self._looks(settings, parameter):
                 later.note(STALE, self._late(weight, state, indices).any())
@@ -736,7 +745,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _lengthen(self, group: Group, parameter: Tensor, state: State) -> None:
         length = parameter.shape[0] if parameter.dim() else 1
         for name, value in state.items():
-            if isinstance(value, Tensor) and len(value) != length:
+            if isinstance(value, Tensor) and value.size(0) != length:
                 if len(value) > length:
                     raise ValueError(
                         f"a parameter has shrunk from {len(value)} rows to {length}, which "
@@ -896,7 +905,7 @@ def row_gradient(
         # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.
         if later is not None and not gradient.is_coalesced():
             indices, values = _summed(indices, values)
-        elif not gradient.is_coalesced() and not bool((indices[1:] > indices[:-1]).all()):
+        elif not gradient.is_coalesced() and not _ascend(indices):
             gradient = gradient.coalesce()
             indices, values = gradient.indices()[0], gradient.values()
         values = rows_of(values)
@@ -912,6 +921,14 @@ def row_gradient(
             "learning rate, and check the feature values and gains of the k-best lists"
         )
     return indices, values
+
+
+def _ascend(indices: Tensor) -> bool:
+    """Say whether each index is larger than the one before; most often a few say no."""
+    some = indices[:8].tolist()
+    if any(a >= b for a, b in itertools.pairwise(some)):
+        return False
+    return len(indices) <= len(some) or bool((indices[1:] > indices[:-1]).all())
 
 
 def _summed(indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
