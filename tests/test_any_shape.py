@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from optim_reference import prox, soft
 from test_optimizers import CASES
 
-from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, AdaGrad, FobosOscar
+from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, Oscar
 
 pytestmark = pytest.mark.usefixtures("replayed_gradients")
@@ -256,6 +256,9 @@ def test_the_prox_of_rows(seed, strength, each):
         (lambda p: AdaGrad([p.to("meta")]), "meta"),
         (lambda p: AdaGrad([p.to_sparse()]), "sparse"),
         (lambda p: AdaGrad([p], lazy=3), "lazy"),
+        (lambda p: AdaGrad([p.requires_grad_() * 1]), "leaf"),
+        (lambda p: AdaGrad([]), "empty"),
+        (lambda p: AdaGrad([{"params": [p]}, {"params": [p]}]), "more than one"),
     ],
 )
 def test_what_is_refused(build, word):
@@ -275,12 +278,13 @@ def test_gradients_that_do_not_fit():
     parameter.grad = torch.sparse_coo_tensor([[0, 3]], values, (4, 2), check_invariants=True)
     with pytest.raises(ValueError, match="id 3 is inf"):
         optimizer.step()
-    outside = torch.tensor([[1, 4]])
-    parameter.grad = torch.sparse_coo_tensor(
-        outside, torch.ones(2, 2), (4, 2), check_invariants=False
-    )
-    with pytest.raises(IndexError):
-        optimizer.step()
+    for outside in (4, -1):
+        rows = torch.tensor([[1, outside]])
+        parameter.grad = torch.sparse_coo_tensor(
+            rows, torch.ones(2, 2), (4, 2), check_invariants=False
+        )
+        with pytest.raises(IndexError):
+            optimizer.step()
     assert parameter.eq(1).all()
     parameter.grad = torch.ones(4, 2).to_sparse(1)
     optimizer.step()
@@ -323,6 +327,7 @@ def test_a_million_steps_are_put_off(kind, regularizer, dtype):
     else:
         sizes = sizes / (0.5 if kind is AdaGrad else 1.25)
     state["step"] += n
+    optimizer._note(group, weights)
     lambda1, lambda2 = regularizer.elastic
     # What is left of a weight after each step, of those that all make shorter by so much.
     left = np.cumprod(1 / (1 + np.longdouble(sizes) * lambda2))
@@ -332,6 +337,35 @@ def test_a_million_steps_are_put_off(kind, regularizer, dtype):
     exact = 1e-10 if kind is FOBOS and lambda2 else 1e-12
     tolerance = exact if dtype == torch.float64 else 1e-6
     assert weights[0].item() == pytest.approx(float(w), rel=tolerance)
+
+
+RATES = ({"schedule": s} for s in ("constant", "inv_sqrt", "1/t"))
+SINGLE = [
+    *((FOBOS, r, o) for o in RATES for r in (L1(2e-3), ElasticNet(2e-3, 0.01), GroupLasso(2e-3))),
+    *((k, r, {}) for k in (AdaGrad, AROW, RDA, FTRL) for r in (L1(2e-3), L2(0.01))),
+    *((k, GroupLasso(2e-3), {"rowwise": True}) for k in (AdaGrad, FTRL)),
+    *((CumulativeL1, L1(2e-3), {"schedule": s}) for s in ("constant", "1/t")),
+]
+
+
+@pytest.mark.parametrize(("kind", "regularizer", "options"), SINGLE)
+def test_single_precision(kind, regularizer, options):
+    """What is put off is taken more exactly than step by step, which rounds each time."""
+    draw = torch.Generator().manual_seed(0)
+    start = torch.randn(50, 3, generator=draw)
+    made = [torch.nn.Parameter(start.to(d, copy=True)) for d in (torch.float32, torch.float64)]
+    lazy = kind([made[0]], 0.1, regularizer, **options)
+    eager = kind([made[1]], 0.1, regularizer, **options, lazy=False)
+    for _ in range(60):
+        rows, values = torch.randint(50, (1, 2), generator=draw), torch.randn(2, 3, generator=draw)
+        for parameter, optimizer in zip(made, (lazy, eager), strict=True):
+            optimizer.catch_up(rows)
+            given = values.to(parameter.dtype)
+            parameter.grad = torch.sparse_coo_tensor(rows, given, (50, 3), check_invariants=True)
+            optimizer.step()
+    lazy.flush()
+    largest = float(made[1].detach().abs().max())
+    torch.testing.assert_close(made[0].double(), made[1], rtol=0, atol=1e-6 * largest)
 
 
 @pytest.mark.parametrize("start", [0.1, 1.0])

@@ -243,6 +243,10 @@ def test_a_tied_embedding_and_one_with_max_norm():
         AdaGrad(normed.parameters(), 0.1, L1(0.1)).attach(normed)
     with pytest.raises(ValueError, match="no parameter"):
         optimizer.attach(normed)
+    # torch itself refuses this one.
+    counted = nn.EmbeddingBag(9, 3, sparse=True, scale_grad_by_freq=True)
+    with pytest.raises(RuntimeError, match="scale_grad_by_freq"):
+        counted(torch.tensor([[1, 1]])).sum().backward()
 
 
 def test_with_a_scaler_of_gradients_and_zeros_that_are_kept():

@@ -160,4 +160,8 @@ def test_kernels_of_a_gpu_in_their_interpreter(kind, regularizer, shape, dtype, 
     lazy.step()
     with pytest.raises(DivergenceError, match="finite"):
         lazy.flush()
+    own.grad = torch.sparse_coo_tensor([[-1, 9]], values[:2].to(dtype), shape)
+    lazy.step()
+    with pytest.raises(DivergenceError, match="rows"):
+        lazy.flush()
     assert own.isfinite().all()

@@ -12,7 +12,7 @@ from torchtune_smt.core.errors import DivergenceError
 
 GRADIENT, SQUARES, STALE = range(3)
 _TOLD: Final = (
-    (DivergenceError, "a gradient was not finite"),
+    (DivergenceError, "a gradient was not finite, or of rows that there are not"),
     (DivergenceError, "a sum of squared gradients was above what its type has"),
     (RuntimeError, "a gradient was of weights that were out of date when they were read"),
 )

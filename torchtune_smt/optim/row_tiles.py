@@ -55,6 +55,13 @@ def _pulled(w, step, times, lambda1, lambda2, PULL2: tl.constexpr):
 
 
 @triton.jit
+def _named(index, i, n, D):
+    """Return rows that are named, and whether they are there: others are nobody's memory."""
+    row = tl.load(index + i, i < n, 0)
+    return row, (i < n) & (row >= 0) & (row < D)
+
+
+@triton.jit
 def _sizes(total, row, first, lr, ROOT: tl.constexpr):
     """Return steps of rows, and those of their regularisation."""
     divisor = tl.sqrt(total) if ROOT else total
@@ -62,21 +69,21 @@ def _sizes(total, row, first, lr, ROOT: tl.constexpr):
     return step, tl.where(row < first, 0.0, step)
 
 
-@triton.jit(do_not_specialize=["n", "now", "first"])
+@triton.jit(do_not_specialize=["n", "D", "now", "first"])
 def _caught_up(
-    weight, total, last, index, new, n, now, first, lr, lr_, l1, l1_, l2, l2_,
+    weight, total, last, index, new, n, D, now, first, lr, lr_, l1, l1_, l2, l2_,
     W: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr, ROOT: tl.constexpr,
     ROWWISE: tl.constexpr, PULL: tl.constexpr, PULL2: tl.constexpr,
 ):  # fmt: skip
     """Write to `new` [n, W] what weights are after the steps that their rows have missed."""
     i = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     c = tl.arange(0, LANES)[None, :]
-    mask = (i < n) & (c < W)
-    row = tl.load(index + i, i < n, 0)
-    times = (now - tl.load(last + row, i < n, 0)).to(tl.float64)
+    row, here = _named(index, i, n, D)
+    mask = here & (c < W)
+    times = (now - tl.load(last + row, here, 0)).to(tl.float64)
     w = tl.load(weight + row * W + c, mask, 0).to(tl.float64)
     if ROWWISE:
-        sums = tl.load(total + row, i < n, 0).to(tl.float64)
+        sums = tl.load(total + row, here, 0).to(tl.float64)
     else:
         sums = tl.load(total + row * W + c, mask, 0).to(tl.float64)
     _, step = _sizes(sums, row, first, _double(lr, lr_), ROOT)
@@ -84,23 +91,23 @@ def _caught_up(
     tl.store(new + i.to(tl.int64) * W + c, w.to(new.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["n", "now"])
+@triton.jit(do_not_specialize=["n", "D", "now"])
 def _written(
-    weight, last, index, new, n, now,
+    weight, last, index, new, n, D, now,
     W: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Write new weights, of rows that are up to date then."""
     i = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     c = tl.arange(0, LANES)[None, :]
-    mask = (i < n) & (c < W)
-    row = tl.load(index + i, i < n, 0)
+    row, here = _named(index, i, n, D)
+    mask = here & (c < W)
     tl.store(weight + row * W + c, tl.load(new + i.to(tl.int64) * W + c, mask, 0), mask)
-    tl.store(last + row, (now + row * 0).to(tl.int32), i < n)
+    tl.store(last + row, (now + row * 0).to(tl.int32), here)
 
 
-@triton.jit(do_not_specialize=["n", "now", "first"])
+@triton.jit(do_not_specialize=["n", "D", "now", "first"])
 def _stepped(
-    weight, total, last, index, gradient, faults, n, now, first, lr, lr_, l1, l1_, l2, l2_, largest,
+    weight, total, last, index, gradient, faults, n, D, now, first, lr, lr_, l1, l1_, l2, l2_, largest,
     W: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr, ROOT: tl.constexpr,
     ROWWISE: tl.constexpr, PULL: tl.constexpr, PULL2: tl.constexpr,
 ):  # fmt: skip
@@ -110,8 +117,9 @@ def _stepped(
     """
     i = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     c = tl.arange(0, LANES)[None, :]
-    row = tl.load(index + i, i < n, 0)
-    one = (i < n) & ((i == 0) | (tl.load(index + i - 1, (i < n) & (i > 0), -1) != row))
+    row, here = _named(index, i, n, D)
+    tl.store(faults + here.to(tl.int32) * 0, 1.0, (i < n) & (here == 0))
+    one = here & ((i == 0) | (tl.load(index + i - 1, (i < n) & (i > 0), -1) != row))
     mask = one & (c < W)
     sound = tl.load(faults) + tl.load(faults + 1) + tl.load(faults + 2) == 0
     g = tl.load(gradient + i.to(tl.int64) * W + c, mask, 0).to(tl.float64)
@@ -178,15 +186,15 @@ class Rows:
 
     def catch_up(self, index: Tensor, now: int) -> None:
         """Take the regularisation that rows (int64 tensor [n]) have missed until step `now`."""
-        n = index.numel()
+        n, D = index.numel(), self.last.numel()
         new = self.weight.new_empty((n, self.shape["W"]))
         with torch.cuda.device_of(new):
             _caught_up[self._programs(index)](
-                self.weight, self.total, self.last, index, new, n, now, self.first, *self.sizes,
+                self.weight, self.total, self.last, index, new, n, D, now, self.first, *self.sizes,
                 **self.shape, **self.kind,
             )  # fmt: skip
             _written[self._programs(index)](
-                self.weight, self.last, index, new, n, now, **self.shape
+                self.weight, self.last, index, new, n, D, now, **self.shape
             )
 
     def step(self, index: Tensor, gradient: Tensor, now: int, faults: Tensor) -> None:
@@ -200,8 +208,8 @@ class Rows:
         largest = {torch.float16: 65504.0, torch.float64: float("inf")}.get(self.total.dtype, 3e38)
         with torch.cuda.device_of(gradient):
             _stepped[self._programs(index)](
-                self.weight, self.total, self.last, index, gradient, faults, index.numel(), now,
-                self.first, *self.sizes, largest, **self.shape, **self.kind,
+                self.weight, self.total, self.last, index, gradient, faults, index.numel(),
+                self.last.numel(), now, self.first, *self.sizes, largest, **self.shape, **self.kind,
             )  # fmt: skip
         # What autograd has kept for a backward pass is another one now.
         torch.autograd.graph.increment_version(self.weight)

@@ -906,6 +906,9 @@ def row_gradient(
         if later is not None and not gradient.is_coalesced():
             indices, values = _summed(indices, values)
         elif not gradient.is_coalesced() and not _ascend(indices):
+            if indices.min() < 0:
+                # torch would write into memory of others.
+                raise IndexError(f"{optimizer}: a gradient is of row {int(indices.min())}")
             gradient = gradient.coalesce()
             indices, values = gradient.indices()[0], gradient.values()
         values = rows_of(values)
