@@ -107,8 +107,8 @@ def _written(
 
 @triton.jit(do_not_specialize=["n", "D", "now", "first"])
 def _stepped(
-    weight, total, last, index, gradient, faults, n, D, now, first, lr, lr_, l1, l1_, l2, l2_, largest,
-    W: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr, ROOT: tl.constexpr,
+    weight, total, last, index, gradient, faults, n, D, now, first, lr, lr_, l1, l1_, l2, l2_,
+    largest, W: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr, ROOT: tl.constexpr,
     ROWWISE: tl.constexpr, PULL: tl.constexpr, PULL2: tl.constexpr,
 ):  # fmt: skip
     """Take a step on rows, which ascend, and are up to date if nothing is wrong.
