@@ -63,9 +63,9 @@ def prox_parallel(
     if not weights.is_floating_point():
         check_weights(weights)
     weights = weights.contiguous()
-    magnitude, largest, active = weights, 0.0, 0
-    if weights.numel() and tiles is not None:
-        magnitude, largest, active = tiles.survey(weights)
+    magnitude, largest, active, room = weights, 0.0, 0, None
+    if tiles is not None and 0 < weights.numel() <= tiles.MOST:
+        magnitude, largest, active, room = tiles.survey(weights)
     elif weights.numel():
         magnitude = weights.abs()
         both = torch.stack([magnitude.amax().double(), magnitude.count_nonzero().double()])
@@ -86,12 +86,12 @@ def prox_parallel(
     magnitude = magnitude.double()
     if places is not None:
         order = places[order]
-    if tiles is None or active > tiles.MOST:
+    if tiles is None or room is None:
         begin, value = pool_parallel(magnitude, lambda1, lambda2, dimension)
     else:
         highest = lambda1 + lambda2 * (dimension - 1)
         result, begins, corners, sums = tiles.pool_tiles(
-            weights, magnitude, order, largest, highest, lambda2
+            weights, magnitude, order, room, largest, highest, lambda2
         )
         if not corners.item():
             if blocks:

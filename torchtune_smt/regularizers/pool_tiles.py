@@ -13,7 +13,7 @@ after `TURNS`; rounding) are for `pool_parallel`.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -22,14 +22,14 @@ from torch import Tensor
 
 from torchtune_smt.regularizers.pool_parallel import Sums, scales
 
-TILE = 1024
+TILE = 512
 GROUP = 8
 """Ranks of a tile whose points are found by looking at all pairs."""
-WARPS = 16
+WARPS = 8
 """Threads in thirty-twos for all ranks of a tile."""
 REGISTERS = 64
 """Of each of those threads: with more of them there would be fewer at a time."""
-JOINING, MERGING = 4, 2
+JOINING, MERGING = 4, 1
 """Threads in thirty-twos for a join of tiles, and of groups."""
 TURNS = 64
 MOST = 2**31 - 2 * TILE
@@ -449,21 +449,52 @@ def _sign(weights, result, n, TILE: tl.constexpr):
     tl.store(result + i, tl.where((own < 0) & (size > 0), -size, size), i < n)
 
 
-def survey(weights: Tensor) -> tuple[Tensor, float, int]:
-    """Return |w|, the largest of them (of NaN, NaN), and how many are not 0."""
+class Room(NamedTuple):
+    """What the kernels write, for as many weights as there are."""
+
+    high: Tensor
+    low: Tensor
+    flag: Tensor
+    before: Tensor
+    after: Tensor
+    first: Tensor
+    last: Tensor
+    total: Tensor
+    arrived: Tensor
+    begins: Tensor
+    result: Tensor
+
+    @classmethod
+    def of(cls, weights: Tensor) -> Room:
+        """Return it; each part is aligned, as what is not would be compiled anew."""
+        n = weights.numel()
+        tiles = -(-n // TILE)
+        sizes = {torch.int64: [n + 1] * 2, torch.int8: [n], torch.int32: [n, n, tiles, tiles]}
+        parts = [weights.new_empty(k, dtype=dtype) for dtype, ks in sizes.items() for k in ks]
+        total = weights.new_zeros(2 * tiles + 2, dtype=torch.int64)
+        arrived = weights.new_zeros(tiles + 1, dtype=torch.int32)
+        begins = weights.new_empty(n, dtype=torch.bool)
+        return cls._make([*parts, total, arrived, begins, torch.empty_like(weights)])
+
+
+def survey(weights: Tensor) -> tuple[Tensor, float, int, Room]:
+    """Return |w|, the largest of them (of NaN, NaN), how many are not 0, and room for the rest."""
     magnitude = torch.empty_like(weights)
     found = torch.zeros(2, dtype=torch.int64, device=weights.device)
     n = weights.numel()
     with torch.cuda.device_of(weights):
         _survey[(-(-n // TILE),)](weights, magnitude, found, n, TILE=TILE)
+    # Made while the device is at work.
+    room = Room.of(weights)
     bits, active = found.tolist()
-    return magnitude, struct.unpack("d", struct.pack("q", bits))[0], active
+    return magnitude, struct.unpack("d", struct.pack("q", bits))[0], active, room
 
 
 def pool_tiles(
     weights: Tensor,
     magnitude: Tensor,
     order: Tensor,
+    room: Room,
     largest: float,
     highest: float,
     lambda2: float,
@@ -484,16 +515,11 @@ def pool_tiles(
     """
     n = magnitude.numel()
     tiles = -(-n // TILE)
-    new = magnitude.new_empty
-    # One by one, as what is aligned otherwise would be compiled anew.
-    high, low = (new(n + 1, dtype=torch.int64) for _ in range(2))
-    before, after = (new(n, dtype=torch.int32) for _ in range(2))
-    first, last = (new(tiles, dtype=torch.int32) for _ in range(2))
-    flag, begins = new(n, dtype=torch.int8), new(n, dtype=torch.bool)
-    total = magnitude.new_zeros(2, tiles + 1, dtype=torch.int64)
-    arrived = magnitude.new_zeros(tiles + 1, dtype=torch.int32)
+    high, low, flag, before, after, first, last, total, arrived, begins, result = room
+    total = total[: 2 * tiles + 2].view(2, -1)
     corners = arrived[:1]
-    result = torch.zeros_like(weights) if n < weights.numel() else torch.empty_like(weights)
+    if n < weights.numel():
+        result.zero_()
     scale, low_scale = scales(n, largest)
     numbers = [1 / scale, 1 / scale / low_scale, highest + lambda2 / 2, lambda2 / 2]
     # From pinned memory, since a copy from other memory waits until the sort is done.
@@ -522,4 +548,5 @@ def pool_tiles(
             units, n, tiles, num_warps=WARPS, **launch,
         )  # fmt: skip
         _sign[(-(-weights.numel() // TILE),)](weights, result, weights.numel(), TILE=TILE)
-    return result, begins, corners, Sums(high, low, units[2], numbers[1], units[4], numbers[3])
+    sums = Sums(high[: n + 1], low[: n + 1], units[2], numbers[1], units[4], numbers[3])
+    return result, begins[:n], corners, sums
