@@ -38,7 +38,7 @@ def test_what_is_imported_is_required(repository: Path) -> None:
     """What only the test extra brings is not there for others (scipy was so once)."""
     project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    required = [*project["dependencies"], *extras["ray"]]
+    required = [*project["dependencies"], *extras["ray"], *extras["gpu"]]
     names = {re.split(r"[<>=~!]", line)[0].lower() for line in required}
     names.add("llvmlite")  # a part of numba
     distributions = packages_distributions()
