@@ -223,7 +223,9 @@ def _(
 
 @functools.cache
 def _tiles() -> ModuleType | None:
-    """Return the kernels of OSCAR's pooling, or None without Triton, which not all torch have."""
+    """Return the kernels of OSCAR's pooling, or None without Triton for CUDA."""
+    if torch.version.cuda is None:
+        return None
     try:
         return importlib.import_module("torchtune_smt.regularizers.pool_tiles")
     except ModuleNotFoundError:
