@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import hydra
 import yaml
+from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
     HydraException,
@@ -26,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torchtune_smt.cli.command_line import (
     Arguments,
     brings_options,
+    override_key,
     refuse_repeated,
     split_arguments,
     split_paths,
@@ -111,6 +113,8 @@ _BAD_INPUT: Final = (
     InstantiationException,
     OmegaConfBaseException,
 )
+# Options of Hydra's that say nothing of its mode, and bring no files that may.
+_OF_FOLDERS: Final = ("hydra.run.", "hydra.sweep.")
 # What Hydra raises where it reads configurations and command lines.
 _OF_HYDRA: Final = (HydraException, OmegaConfBaseException, yaml.MarkedYAMLError, ValueError)
 
@@ -186,9 +190,10 @@ def hydra_main(
             # Hydra then raises instead of printing a trace: the message says enough.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             try:
-                hydra.main(config_path=str(config_folder()), config_name=name, version_base="1.3")(
-                    task
-                )()
+                with _mode_known(given):
+                    hydra.main(
+                        config_path=str(config_folder()), config_name=name, version_base="1.3"
+                    )(task)()
             except _OF_HYDRA as error:
                 line = _hydras_line(error, given)
                 if line is None:
@@ -211,6 +216,24 @@ def hydra_main(
         return main
 
     return decorate
+
+
+@contextmanager
+def _mode_known(given: Arguments) -> Iterator[None]:
+    """Within, Hydra does not put the configuration together twice, first to learn its mode.
+
+    Only an option of the user's, or a file of theirs, can say it.
+    """
+    keys = map(override_key, given.overrides)
+    told = [key for key in keys if key.startswith("hydra") and not key.startswith(_OF_FOLDERS)]
+    told += [flag for flag in given.flags if flag != "--multirun"]
+    get_mode = Hydra.get_mode
+    if not told:
+        Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Hydra.get_mode = get_mode  # type: ignore[method-assign]
 
 
 def _print_help(name: str, given: Arguments) -> int:

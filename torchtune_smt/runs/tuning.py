@@ -42,7 +42,7 @@ from torchtune_smt.tuners.grouping.steps import (
     compute_here,
 )
 from torchtune_smt.tuners.grouping.tuner import ScaleSolver
-from torchtune_smt.tuners.sentences import evaluate_by
+from torchtune_smt.tuners.sentences import Evaluated, evaluate_by
 from torchtune_smt.tuners.solver import Solver
 from torchtune_smt.tuners.start import PulledFeatures, features_there
 
@@ -75,6 +75,8 @@ class Tuning:
         counts = "regularizer" in parts.used and optimizer.regularizes
         self._counted = _counted(parts) if counts and isinstance(parts.regularizer, Oscar) else None
         self.dimension: int | None = None
+        # Weights, and what came of dev under them: the best that was seen, as it is the last, too.
+        self._best_dev: tuple[Tensor, Evaluated] | None = None
         if parts.solving is None:
             refuse_device(parts)
             return
@@ -219,7 +221,19 @@ class Tuning:
         """Return the score of dev; what the decoder has met there has its ids from now on."""
         found = evaluate_by(self.by, task.decoder, task.weights, task.sets["dev"])
         self.take_met(task)
-        return score_of(found)
+        score = score_of(found)
+        if self._best_dev is None or score.tuned > score_of(self._best_dev[1]).tuned:
+            self._best_dev = task.weights.parameter.detach().clone(), found
+        return score
+
+    def known_dev(self, task: Task) -> Evaluated | None:
+        """Return what came of dev under the weights as they are, if a round was scored by it."""
+        if self._best_dev is None:
+            return None
+        (then, found), now = self._best_dev, task.weights.parameter
+        # Features that came later had no weight then.
+        same = now[: then.numel()].equal(then) and not bool(now[then.numel() :].any())
+        return found if same else None
 
     def _judge_of_dev(self, metric: Metric, task: Task) -> Judge | None:
         """Return the metric for dev, where weights are chosen by it and not by BLEU."""
