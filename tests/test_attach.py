@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, SGD, AdaGrad, CumulativeL1
-from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso
+from torchtune_smt.lists import KBestLists, LogLinear, loss_of_lists
+from torchtune_smt.losses import Softmax
+from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, SGD, AdaGrad, CumulativeL1, FobosOscar
+from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, Oscar
 
 BUILDS = {
     "adagrad": lambda p, **o: AdaGrad(p, 0.3, ElasticNet(0.02, 0.1), **o),
@@ -415,3 +417,25 @@ def test_a_step_may_be_compiled(wait, caplog):
     model.eval()
     same(model, eager)
     assert not any("recompile" in record.getMessage() for record in caplog.records)
+
+
+def test_oscar_is_put_off_and_attached():
+    lists = KBestLists.of_strings(
+        [["a", "b"], ["c", "d"]],
+        [[{"x": 1.0, "y": 2.0}, {"x": 2.0}], [{"z": 1.0}, {"v": 1.0, "z": 3.0}]],
+        gains=[[1.0, 0.0], [0.0, 1.0]],
+    )
+    batches = [lists.between(s, s + 1).to_torch() for s in range(2)]
+    found = []
+    for kind in (FobosOscar, FOBOS):
+        model = LogLinear(len(lists.features), dtype=torch.float64)
+        model.weight.data.copy_(torch.linspace(-1, 1, len(lists.features)))
+        optimizer = kind(model.parameters(), 0.1, Oscar(0.02, 0.03), schedule="constant")
+        optimizer.attach(model)
+        for number in (0, 0, 1, 1, 0, 1):
+            optimizer.zero_grad()
+            loss_of_lists(Softmax(), model(batches[number]), batches[number]).sum().backward()
+            optimizer.step()
+        model.eval()
+        found.append(model)
+    same(*found)

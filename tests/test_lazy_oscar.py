@@ -17,6 +17,8 @@ from torchtune_smt.optim import FobosOscar
 from torchtune_smt.optim import oscar_tree_kernels as t
 from torchtune_smt.regularizers import Oscar
 
+pytestmark = pytest.mark.usefixtures("replayed_gradients")
+
 
 class Eager:
     """Algorithm 2 with the eager prox, which other tests check, and a dimension that may grow."""
