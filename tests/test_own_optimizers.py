@@ -19,7 +19,8 @@ from test_online import DENSE, START, GivenGains, ListDecoder, random_lists, sen
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.losses import Logistic
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.losses import Logistic, Softmax
 from torchtune_smt.optim import FOBOS, AdaGrad, SparseOptimizer, adapted
 from torchtune_smt.optim.adapter import Adapter, check_optimizer
 from torchtune_smt.regularizers import L1, L2, NoRegularizer
@@ -401,3 +402,21 @@ def test_a_whole_learning_rate_resumes_with_a_schedule() -> None:
         adapter.step()
         schedule.step()
         saved = adapter.state_dict()
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@pytest.mark.parametrize("loss", [Logistic("sum"), Softmax("mean"), Softmax("sum")], ids=repr)
+def test_steps_that_stay_on_a_device(
+    loss: Any, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, features, gains = (
+        [[hypothesis[i] for hypothesis in one] for one in random_lists(5, size=6)] for i in range(3)
+    )
+    lists = KBestLists.of_strings(texts, features, gains=gains)
+    start = np.linspace(-0.3, 0.3, len(lists.features))
+    build = partial(AdaGrad, lr=0.1, regularizer=L1(0.001))
+    host = Stochastic(AllPairs(), loss, build, 3, 4).solve(lists, start, (5,))
+    monkeypatch.setattr(Stochastic, "_stays", True)
+    there = Stochastic(AllPairs(), loss, build, 3, 4, device=device).solve(lists, start, (5,))
+    np.testing.assert_allclose(there.weights, host.weights, rtol=1e-9, atol=1e-12)
+    assert there.report == pytest.approx(host.report)

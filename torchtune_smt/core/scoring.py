@@ -131,6 +131,23 @@ class _SparseScores(torch.autograd.Function):
         return gradient, None, None, None, None, None
 
 
+def without_noise(feature: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return parts of a gradient, in order, whose sums over each feature are not rounding alone.
+
+    feature (int64 tensor [n]), parts (tensor [n]): in any order, features repeatedly. Others count
+        as 0. Nothing waits for the device.
+    """
+    feature, order = feature.sort(stable=True)
+    parts = parts.index_select(0, order)
+    begins = torch.zeros_like(feature)
+    torch.ne(feature[1:], feature[:-1], out=begins[1:])
+    place = begins.cumsum(0)
+    summed = torch.zeros_like(parts).index_add_(0, place, parts)
+    size = torch.zeros_like(parts).index_add_(0, place, parts.abs())
+    real = (summed.abs() > NOISE * size) | size.isfinite().logical_not_()
+    return feature, parts.where(real.index_select(0, place), 0)
+
+
 def csr_matrices(rows: Rows, columns: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """Return rows as a sparse CSR matrix, float64 [rows, columns], and its transpose, on a device.
 

@@ -154,13 +154,13 @@ def _list_gradient(
     weight = _read(snapshot, lists.features, feature, device)
     with torch.inference_mode(False), torch.enable_grad():
         scores = score_numbered(numbered, weight, drop_noise=True)
-        gains = torch.from_numpy(_finite_gains(lists)).to(scores)
+        gains = torch.from_numpy(finite_gains(lists)).to(scores)
         begin = torch.from_numpy(lists.begin).to(scores.device)
         losses = listwise_losses(loss, scores, gains, begin)
         return _backward(weight, losses, loss, (feature, lists.features, snapshot.version))
 
 
-def _finite_gains(lists: KBestLists) -> Float64:
+def finite_gains(lists: KBestLists) -> Float64:
     """Return all gains; raise ValueError if there are none, or some are not finite."""
     gain = lists.gain
     if gain is not None and np.isfinite(gain).all():
