@@ -1,9 +1,12 @@
 """Tuning on lists from files to the report: figures against simple ones, and refusals."""
 
+import base64
 import json
 import tarfile
+from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from commands import run_command
 from torchtune_smt import KBestLists, ListSet, Vocabulary, read_weights, tune_lists
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation.oracle import best_choice
+from torchtune_smt.evaluation.report import write_tuned
 from torchtune_smt.evaluation.tuned import _folds
 from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
 
@@ -168,6 +172,48 @@ def test_the_command(tmp_path):
     assert run_command("tune", *given, "groups=-", folder=tmp_path).check().out == outcome.out
 
 
+class Page(HTMLParser):
+    """What a page asks for, and which elements are open or closed out of turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.asked: list[str] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        asking = {"src", "href", "data", "action", "srcset", "onload", "onerror"}
+        self.asked += [value or "" for name, value in attributes if name in asking]
+        self.open += [] if tag in ("meta", "img", "link", "br", "hr", "input") else [tag]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_is_whole_and_asks_for_nothing(tmp_path: Path) -> None:
+    """Names come from files of others; in Chromium (PyQt6-WebEngine) it was looked at by hand."""
+    hostile = "<script>alert(1)</script>&amp;'\""
+    some = records(1, 20)
+    for one in some:
+        for hypothesis in one["hypotheses"]:
+            hypothesis["features"] = dict(zip("f<", hypothesis["features"].values(), strict=True))
+    tuned = tune_lists(as_set(hostile, some, (Vocabulary(), Vocabulary())), metric=WordErrorRate())
+    write_tuned(tmp_path / "page.html", tuned)
+    page = Page()
+    page.feed((tmp_path / "page.html").read_text("utf-8"))
+    page.close()
+    assert page.open == []
+    assert "script" not in "".join(page.asked)
+    icon, asked = page.asked
+    head, _, picture = asked.partition(",")
+    assert (icon, head) == ("data:,", "data:image/svg+xml;base64")
+    assert ElementTree.fromstring(base64.b64decode(picture)).tag.endswith("svg")
+    assert any(hostile in text for text in page.texts)
+
+
 def test_few_lists_have_few_folds() -> None:
     for lists, line in ((3, "d, 3 folds"), (1, "d")):
         dev = as_set("d", records(1, lists), (Vocabulary(), Vocabulary()))
@@ -203,6 +249,14 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "part.text").write_text("".join((tmp_path / "d.text").open().readlines()[1:]))
     (tmp_path / "d.start").write_text("good 1\n")
     (tmp_path / "d.column").write_text("1\n" * 100)
+    (tmp_path / "other").write_text("f 1\n")
+    (tmp_path / "empty").write_text("".join(f"{one['id']}\n" for one in records(1, 20)))
+    write(tmp_path, "t2", records(2, 20))
+    write(tmp_path, "single", records(2, 20, k=1))
+    for name in ("numbers", "numbers2"):
+        # Ids that are numbers of lines say nothing of whose they are.
+        some = [{**one, "id": str(number)} for number, one in enumerate(records(1, 20))]
+        write(tmp_path, name, some)
     dev = ["dev=d", "references=d.text", "metric=wer", "folds=0", "samples=20"]
     for more, word in (
         (["test=d", "test_references=t.text"], "test"),
@@ -218,6 +272,13 @@ def test_what_is_refused(tmp_path):
         (["columns.c=d.column", "html=d.column"], "html"),
         (["start=d.start", "weights=d.start"], "weights"),
         (["unlisted=no"], "unlisted"),
+        (["columns.c=d.column", "test=t2"], "test_columns.c"),
+        (["test_columns.c=d.column"], "columns.c"),
+        (["start=other"], "other"),
+        (["references=empty"], "no word"),
+        (["references=d"], "JSON"),
+        (["dev=single", "references=null"], "one hypothesis"),
+        (["dev=numbers", "references=null", "test=numbers2"], "all of them"),
     ):
         given = [o for o in dev if o.partition("=")[0] not in {m.partition("=")[0] for m in more}]
         outcome = run_command("tune", *given, *more, folder=tmp_path)
@@ -283,6 +344,17 @@ def test_sentences_without_a_list_are_deletions(tmp_path: Path, ids: str) -> Non
         assert rows[0][2] == f"{100 * before:.3f}"
     own = run_command("tune", "dev=d", *given[2:], folder=tmp_path).check()
     assert own.out == outcome.out
+
+
+def test_text_that_is_split_in_other_ways_is_told(tmp_path: Path) -> None:
+    some = records(1, 20)
+    for one in some:
+        for hypothesis in one["hypotheses"]:
+            hypothesis["text"] = hypothesis["text"].replace(" ", "@@ ")
+    write(tmp_path, "d", some)
+    given = [tmp_path, "dev=d", "references=d.text", "metric=wer"]
+    assert "d" in next(line for line in run_tune(*given).splitlines() if "warning" in line)
+    assert "warning" not in run_tune(*given, "metric.filters=[bpe]")
 
 
 def test_sets_with_one_name_are_told_apart(tmp_path: Path) -> None:

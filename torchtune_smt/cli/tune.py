@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -26,17 +27,19 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import Origin, save_weights
+from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation.tuned import ListSet, tune_lists
 from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.readers import keyed_lines
-from torchtune_smt.kbest.stored_lists import StoredLists
+from torchtune_smt.kbest.stored_lists import StoredLists, names_in
 from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
 from torchtune_smt.metrics.base import Metric, measure_of
 from torchtune_smt.metrics.chrf import ChrF
 from torchtune_smt.metrics.mix import CorpusBleu
 from torchtune_smt.metrics.ter import TranslationEditRate
 from torchtune_smt.models.moses_ini import read_any_weights
+from torchtune_smt.runs.outputs import check_text
 
 # Reported beside what is tuned, and never tuned on.
 HELD_OUT: Final[tuple[tuple[Metric, ...], ...]] = (
@@ -57,6 +60,11 @@ def main(cfg: DictConfig) -> None:
             raise InputError(f"{override} would change nothing: one tuning on lists has no rounds")
     if cfg.test is None and cfg.test_references is not None:
         raise InputError("test_references are given, and no test")
+    if (cfg.test is not None or cfg.test_columns) and (odd := {*cfg.columns} ^ {*cfg.test_columns}):
+        raise InputError(
+            f"columns of dev and of test must be the same ones, and {min(odd)} is of one alone: "
+            f"give columns.{min(odd)}=FILE, test_columns.{min(odd)}=FILE and test=LISTS"
+        )
     names = [n for n in ("dev", "references", "test", "test_references") if cfg[n] is not None]
     paths = {name: paths_of(name, cfg[name]) for name in names}
     for mine, theirs in (("dev", "test"), ("references", "test_references")):
@@ -70,7 +78,8 @@ def main(cfg: DictConfig) -> None:
                 )
     with named_errors("tune"):
         one_of("count", "leave").check("unlisted", cfg.unlisted)
-    beside = [cfg.groups, cfg.start, cfg.sizes, *cfg.columns.values(), *cfg.test_columns.values()]
+    beside = [cfg.groups, cfg.start, cfg.sizes, cfg.test_sizes]
+    beside += [*cfg.columns.values(), *cfg.test_columns.values()]
     read = [*chain.from_iterable(paths.values()), *filter(lambda x: isinstance(x, str), beside)]
     check_written({"weights": cfg.weights, "html": cfg.html}, filter(os.path.isfile, read))
     firsts = {name: some[0] for name, some in paths.items() if name in ("dev", "test")}
@@ -95,7 +104,7 @@ def main(cfg: DictConfig) -> None:
                 missing=cfg.missing,
                 on_error=cfg.on_error,
                 score=cfg.score,
-                sizes=cfg.sizes,
+                sizes=cfg.sizes if name == "dev" or cfg.test_sizes is None else cfg.test_sizes,
                 columns=cfg.columns if name == "dev" else cfg.test_columns,
                 scale=cfg.scale,
             )
@@ -107,12 +116,16 @@ def main(cfg: DictConfig) -> None:
         found = _own(stored, name) if given is None else _of_files(given, stored)
         called = ", ".join(given or paths[name])
         lists, rows = _with_references(stored, found, called, count=cfg.unlisted == "count")
+        _look_at(lists, rows, paths[name][0], called, getattr(metric, "filters", ()))
         groups = None if cfg.groups is None else _groups(cfg.groups, lists)
         sets.append(ListSet(labels[name], lists, rows, groups))
     start = None
     if cfg.start is not None:
         known, values = read_any_weights(cfg.start)
-        start = FrozenWeights(known, values)
+        own_names = names_in(features, known.names(range(len(known))))
+        start = FrozenWeights(Vocabulary(own_names), values)
+        if not np.any(values[features.lookup(own_names) >= 0]):
+            raise InputError("has no weight for any feature of these lists", path=cfg.start)
     own = measure_of(metric)
     family = next((some for some in HELD_OUT if own in map(measure_of, some)), HELD_OUT[1])
     with named_errors("tune"):
@@ -140,6 +153,8 @@ def main(cfg: DictConfig) -> None:
         key = override_key(option)
         if key.startswith("columns."):
             read_so.append(f"{key}=NEW_COLUMN")
+        elif key == "sizes" and isinstance(cfg.sizes, str):
+            read_so.append("sizes=NEW_SIZES")
         elif key.partition(".")[0] in _READ_SO:
             read_so.append(shlex.quote(option.lstrip("+")))
     next_one = [program_name(), "rerank", typed("weights", str(cfg.weights)), *read_so]
@@ -172,6 +187,32 @@ def _with_references(
     return lists, rows
 
 
+def _look_at(
+    lists: KBestLists,
+    references: Sequence[Sequence[Sequence[str]]],
+    name: str,
+    called: str,
+    filters: Sequence[str],
+) -> None:
+    """Tell what is suspicious about lists and their references.
+
+    Raises InputError: nothing can be tuned on them.
+
+    filters: what the metric leaves out of account.
+    """
+    of_lists = [references[number] for number in lists.index.tolist()]
+    if not any(map(any, of_lists)):
+        raise InputError("has no word: no error rate is defined without", path=called)
+    if (np.diff(lists.begin) == 1).all():
+        raise InputError("has one hypothesis a sentence, and nothing to choose", path=name)
+    first = [split_words(lists.text(h)) for h in lists.begin[:-1].tolist()]
+    splits = not {"bpe", "detokenize"}.intersection(filters)
+    for said in output_suspicions(
+        name, first, of_lists, case="lowercase" not in filters, tokens=splits
+    ):
+        print(f"warning: {said}", file=sys.stderr)
+
+
 def _own(stored: StoredLists, name: str) -> Mapping[int, list[str]]:
     """Return the references that lists have themselves."""
     own = stored.references
@@ -195,6 +236,7 @@ def _of_files(paths: Sequence[str], stored: StoredLists) -> dict[int, list[str]]
     found: dict[int, list[str]] = {}
     for path in paths:
         lines = read_lines(Path(path))
+        check_text(path, lines)
         firsts = {line.partition(" ")[0] for line in lines}
         if ids is None:
             texts = {str(number): text for number, text in enumerate(lines)}

@@ -249,10 +249,12 @@ def _check_apart(dev: ListSet, test: ListSet) -> None:
     """Raise InputError where sets share sentences."""
     mine, theirs = dev.lists, test.lists
     shared: list[str] = []
-    if mine.ids is not None and theirs.ids is not None:
-        names = (set(mine.ids.names(mine.index)), theirs.ids.names(theirs.index))
+    names = [some.ids.names(some.index) for some in (mine, theirs) if some.ids is not None]
+    numbered = len(names) < 2 or all(name.isdecimal() for some in names for name in some)
+    if not numbered:
         # Numbers are of lines, which all files have.
-        shared = [name for name in names[1] if name in names[0] and not name.isdecimal()]
+        known = set(names[0])
+        shared = [name for name in names[1] if name in known and not name.isdecimal()]
     elif mine.words is not None and theirs.words is not None:
         texts = [tuple(one.text(h) for h in range(len(one))) for one in mine]
         others = {tuple(one.text(h) for h in range(len(one))) for one in theirs}
