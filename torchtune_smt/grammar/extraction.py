@@ -186,11 +186,11 @@ def _count_rules(
             key_parts.append(key[:kept].copy())
             low_parts.append(low[:kept].copy())
 
-    sentence = _joined(sentence_parts)
-    arrays, order = _sum_rules(
-        sides, target_sides, sentence, _joined(key_parts), _joined(low_parts)
-    )
-    added, own_first = np.concatenate(sum_parts)[order], np.concatenate(first_parts)[order]
+    sentence, tables = _joined(sentence_parts), [sides, target_sides]
+    del sides, target_sides
+    arrays, order = _sum_rules(tables, sentence, _joined(key_parts), _joined(low_parts))
+    added, own_first = _joined(sum_parts)[order], _joined(first_parts)[order]
+    del order
     usual = _most_frequent(arrays["own_rule"], own_first, arrays["rule_source"].size)
     arrays["own_begin"] = offsets(np.bincount(sentence, minlength=sentences))
     return arrays | _count_links(bitext), added, usual
@@ -259,8 +259,7 @@ def _join_links(
 
 
 def _sum_rules(
-    sides: SequenceTable[np.int32],
-    target_sides: SequenceTable[np.int32],
+    tables: list[SequenceTable[np.int32]],
     sentence: Int32,
     key: Int64,
     low: Int64,
@@ -270,20 +269,28 @@ def _sum_rules(
     Occurrences have the sentence that each is of (rules of one are put in order, here as in the
     result), a key, (number of the source side << 32) | number of the target side, and a count, in
     units of ``1 / UNIT``.
+
+    tables: of source and of target sides; taken out of the list, and freed.
     """
+    sides, target_sides = tables
+    tables.clear()
     # Number both kinds of sides in the tries' order, then rules by (side, count, target side).
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(ordered_trie, target_sides)
         trie, node_source, number, by_node = ordered_trie(sides)
-        _, _, target_number, by_target_node = other.result()
+        target_number, by_target_node = other.result()[2:]
     source_begin, source_symbols = gather(sides.begin, sides.symbols, by_node)
+    n_sides, n_target_sides = len(sides), len(target_sides)
+    # What is done with is let go of before the sorting below, which takes most memory.
+    del sides, by_node, other
     key = number[key >> 32].astype(np.int64) << 32 | target_number[key & 0xFFFFFFFF]
+    del number, target_number
     rule_key, rule_of_occurrence = sorting_kernels.number(key)
     if rule_key.size >= 1 << 31:
         raise InputError("more than 2^31 rules; extract from less text, or shorter phrases")
     rule_low, rule_count = _sums(rule_of_occurrence.astype(np.int32), low, None, rule_key.size)
     rule_source = (rule_key >> 32).astype(np.int32)
-    per_side = np.bincount(rule_source, minlength=len(sides))
+    per_side = np.bincount(rule_source, minlength=n_sides)
     order = sorting_kernels.largest_first(offsets(per_side), rule_count)
     new_number = np.empty(order.size, np.int64)
     new_number[order] = np.arange(order.size)
@@ -297,8 +304,9 @@ def _sum_rules(
     target_begin, target_symbols = gather(
         target_sides.begin, target_sides.symbols, by_target_node[rule_target]
     )
-    source_low, source_count = _sums(rule_source, rule_low, rule_count, len(sides))
-    target_low, target_count = _sums(rule_target, rule_low, rule_count, len(target_sides))
+    del target_sides, by_target_node, rule_key
+    source_low, source_count = _sums(rule_source, rule_low, rule_count, n_sides)
+    target_low, target_count = _sums(rule_target, rule_low, rule_count, n_target_sides)
     counts = RuleCounts(
         offsets(per_side),
         rule_target,
