@@ -53,8 +53,8 @@ SAID = """
 1, 2 or 3: Ramp.variant
 a finite number, or null: KBestFiles.missing
 a number above 0: AROW.initial_accumulator AROW.initial_precision Accuracy.gap Accuracy.residual
-    Accuracy.seconds ChrF.beta ClusteredWeights.lr ExpectedGain.temperature HopeFear.cost
-    KBestMira.C
+    Accuracy.seconds ChrF.beta ClusteredWeights.lr ExpectedErrors.lr ExpectedGain.temperature
+    HopeFear.cost KBestMira.C
     Mert.spread MosesBleu.smoothing Pro.tolerance Ramp.cost SmoothedHinge.mu SparseOptimizer.lr
     StepLearning.lr
 a number above 0 and below 1, or null: BatchLearning.noise
@@ -63,8 +63,8 @@ a number above 0 and up to 1, or null: BatchLearning.fraction
 a number above 0, or null: Engine.deadline GrammarDecoder.seconds SacreBleu.smooth_value
 a number above 1e-100 and below 1e+100: Pro.sigma
 a number, 0 or more: AdaGrad.initial_accumulator AllPairs.threshold BatchTuner.tolerance
-    ClusteredWeights.strength ExpectedGain.entropy FTRL.beta FTRL.initial_accumulator
-    GrammarDecoder.keep_mb GroupLasso.strength Multipartite.threshold
+    ClusteredWeights.strength ExpectedErrors.strength ExpectedGain.entropy FTRL.beta
+    FTRL.initial_accumulator GrammarDecoder.keep_mb GroupLasso.strength Multipartite.threshold
     Oscar.lambda1 Oscar.lambda2 ProSampler.threshold _Elastic.lambda1 _Elastic.lambda2
     _Elastic.strength
 a number, 0 or more, or null: IterSel.strength IterSel.threshold
@@ -76,7 +76,8 @@ a whole number, 0 or more, or null: Stale.max_staleness Stale.simulate
 a whole number, 1 or more: Accuracy.steps BatchLearning.path BuiltModel.iterations
     BuiltModel.table_limit ChrF.order ClusteredWeights.count ClusteredWeights.passes
     Dataset.max_length
-    Engine.attempts KBestMira.passes LengthFilter.max_length Mert.max_features MixedLearning.shards
+    Engine.attempts ExpectedErrors.batch_size ExpectedErrors.passes
+    KBestMira.passes LengthFilter.max_length Mert.max_features MixedLearning.shards
     OnlineTuner.batch_size Pro.steps ProSampler.candidates ProSampler.pairs StepLearning.passes
     Stochastic.batch_size Stochastic.passes
 a whole number, 1 or more (up to 1,073,741,824): GrammarDecoder.k GrammarDecoder.max_words
@@ -110,6 +111,7 @@ reference or none: KBestMira.scale
 sentence or identical: BuiltModel.leave_out
 shared or occurrences: BitextModel.counts
 step or epoch: AdaGrad.regularize_each
+zero or start: Pro.towards Stochastic.towards
 sum, mean or each: Reduced.reduction
 text: FileModel.language_model
 true or false: AdaGrad.rowwise FTRL.rowwise OnlineTuner.shuffle PreparedLearning.merge_identical

@@ -201,7 +201,7 @@ effect(anywhere, "tuner.solver._target_ tuner.solver.sigma tuner.solver.toleranc
 effect(anywhere, "tuner.solver.steps tuner.solver.C tuner.solver.passes tuner.solver.decay")
 effect(anywhere, "tuner.solver.scale tuner.solver.restarts tuner.solver.random_directions")
 effect(anywhere, "tuner.solver.spread tuner.solver.max_features")
-effect(anywhere, "tuner.solver.few tuner.solver.tens")
+effect(anywhere, "tuner.solver.few tuner.solver.tens tuner.solver.towards")
 effect(lambda c: c.loss != "hinge", "tuner.solver.batch_size")
 # All cases have parallel=serial; tests/test_parallel_cli.py has what others do not use.
 effect(anywhere, "parallel._target_ parallel.shards parallel.labels parallel.features")

@@ -24,6 +24,7 @@ from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_folder, atomic_writer
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_origin
+from torchtune_smt.features.texts import TextFeatures
 from torchtune_smt.kbest.forms import FORM_NAMES, detected
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.rerank import Block, best_lines, blocks, list_lines, reranked
@@ -79,6 +80,7 @@ class _Reranker:
         self._cfg, self._by_risk = cfg, by_risk
         names, self._values = read_any_weights(cfg.weights)
         self._names = names.names(range(len(names)))
+        self._text = TextFeatures.read(cfg.weights)
         self._own: list[str] = []
         self._weights = FrozenWeights(Vocabulary(), np.empty(0))
 
@@ -134,6 +136,8 @@ class _Reranker:
         return [name for name, there in zip(active, found, strict=True) if not there]
 
     def _reranked(self, lists: KBestLists, features: Vocabulary) -> KBestLists:
+        if self._text is not None:
+            lists = self._text.added(lists)
         own = names_in(features, self._names)
         if own != self._own:
             self._own, self._weights = own, FrozenWeights(Vocabulary(own), self._values)

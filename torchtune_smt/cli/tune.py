@@ -138,9 +138,11 @@ def main(cfg: DictConfig) -> None:
             folds=cfg.folds,
             seed=cfg.seed,
             samples=cfg.samples,
+            texts=cfg.texts,
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
-    save_weights(cfg.weights, tuned.weights, Origin.of_lists([sets[0].name], dense))
+    text = "" if tuned.text_features is None else tuned.text_features.comment()
+    save_weights(cfg.weights, tuned.weights, Origin.of_lists([sets[0].name], dense), text)
     print(tuned.text())
     print(f"weights: {cfg.weights}", file=sys.stderr)
     if cfg.html is not None:

@@ -214,7 +214,10 @@ _PROBLEMS = {
 
 
 def save_weights(
-    path: str | os.PathLike[str], weights: NamedWeights, origin: Origin | None = None
+    path: str | os.PathLike[str],
+    weights: NamedWeights,
+    origin: Origin | None = None,
+    last: str = "",
 ) -> int:
     """Write the weights that are not 0: dense ones in the order of their ids, then sparse by name.
 
@@ -223,6 +226,7 @@ def save_weights(
     path: packed with gzip if it ends in ``.gz``.
     weights: such as `Weights`, `FrozenWeights`, or the snapshot of a learner.
     origin: what they belong to, which comments at the top say.
+    last: a comment behind them, of one line.
 
     Returns int: the number of weights written.
 
@@ -260,6 +264,7 @@ def save_weights(
     with atomic_writer(path) as file:
         file.writelines(f"# {comment}\n" for comment in comments)
         file.writelines(f"{name} {value!r}\n" for name, value in entries)
+        file.writelines([f"# {last}\n"] if last else [])
     return len(entries)
 
 

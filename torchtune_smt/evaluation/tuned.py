@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from torchtune_smt.core.accepts import integer
+from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
@@ -26,6 +26,7 @@ from torchtune_smt.evaluation.significance import (
     said_p,
 )
 from torchtune_smt.evaluation.tables import Cell, Table
+from torchtune_smt.features.texts import NAMES, TextFeatures
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.kbest.order import combination, sorted_by
@@ -37,6 +38,9 @@ from torchtune_smt.tuners.solver import Solver, checked_solution
 
 # Of more features, there is no table of their weights.
 FEW: Final = 50
+Added = Literal["auto", "none", "dense"]
+# So many lists that a dozen weights more do not fit their noise.
+ENOUGH: Final = 500
 # Of the scores' variance; what is left is rounding's.
 EXACT: Final = 1 - 1e-4
 
@@ -110,12 +114,14 @@ class TunedLists:
 
     judged: on the lists tuned on, by cross-validation, and on the sets of tests; metric by metric.
     ranges: of up to 50 features.
+    text_features: what says which features of texts there are besides those of the lists.
     """
 
     weights: FrozenWeights
     judged: list[Judged]
     ranges: list[WeightRange]
     notes: list[str]
+    text_features: TextFeatures | None = None
 
     def tables(self) -> list[Table]:
         """Return what was gained, and the weights."""
@@ -162,6 +168,7 @@ def tune_lists(
     folds: int = 5,
     seed: int = 0,
     samples: int = SAMPLES,
+    texts: Added = "auto",
     say: Callable[[str], None] = lambda text: None,
 ) -> TunedLists:
     """Tune weights on lists, and say what was gained.
@@ -176,20 +183,24 @@ def tune_lists(
         no more of them than groups of lists.
     seed: of the solver, the folds and the tests.
     samples: of intervals and tests.
+    texts: features of texts that are added to those of the lists: "none"; "dense" (see
+        `TextFeatures`); "auto": these where there are 500 lists and weights to start from.
     say: told at once what lists were sorted by.
 
     Raises InputError: a set of tests has sentences of `dev`, or the solver cannot work on the
     lists. ValueError: the lists have no names of features or no words.
     """
     integer(0).check("folds", folds)
+    one_of(*get_args(Added)).check("texts", texts)
     for test in tests:
         _check_apart(dev, test)
     lists = measured(dev.lists, dev.references, metric)
-    if lists.features is None:
+    names = lists.features
+    if names is None:
         raise ValueError("these lists have no names of features")
     if folds == 1:
         raise InputError("folds=1: there must be 2 or more, or 0")
-    dimension, notes = len(lists.features), list[str]()
+    dimension, notes = len(names), list[str]()
     groups = int(dev.group.max()) + 1
     if folds > groups:
         folds = groups if groups > 1 else 0
@@ -197,12 +208,24 @@ def tune_lists(
         notes.append(f"there are no more groups of lists than {few}")
     first = np.zeros(dimension)
     if start is not None:
-        first = start.read(lists.features, np.arange(dimension))
+        first = start.read(names, np.arange(dimension))
     elif lists.score is not None:
         first, said = _own_weights(lists)
         say(said)
         notes.append(said)
     solver = solver or Auto()
+    text = None
+    several = np.count_nonzero(np.diff(lists.begin) > 1)
+    if texts == "dense" or (texts == "auto" and first.any() and several >= ENOUGH):
+        text = TextFeatures.of(lists, first)
+        lists = text.added(lists)
+        dimension = len(names)
+        more = np.arange(first.size, dimension)
+        first = np.append(first, np.zeros(more.size) if start is None else start.read(names, more))
+        if isinstance(solver, Auto) and first.any():
+            solver = replace(solver, tens=solver.few)
+        added = ", ".join(NAMES)
+        notes.append(f"features of texts were added (texts=none leaves them out): {added}")
 
     def solved(some: KBestLists) -> Float64:
         found = solver.solve(some, first.copy(), (seed,))
@@ -220,15 +243,23 @@ def tune_lists(
         every.append(_Chosen(f"{dev.name}, {folds} folds", dev, lists, chosen, folds=True))
     for test in tests:
         own = measured(test.lists, test.references, metric)
-        if own.features is not lists.features:
+        if own.features is not names:
             raise ValueError(f"{test.name} does not share the features of {dev.name}")
+        own = own if text is None else text.added(own)
         every.append(_Chosen(test.name, test, own, own.best(weights)))
     judged = [_judged(one, by, seed, samples) for by in (metric, *held_out) for one in every]
-    if judged[0].measure.unit * (judged[0].after - judged[0].before) < 0:
+    worse = [
+        one.what
+        for one in judged
+        if one.measure == measure_of(metric) and one.measure.unit * (one.after - one.before) < 0
+    ]
+    if dev.name in worse:
         notes.append(
             f"no weights of these features were found that reach the decoder's own order on "
             f"{dev.name}: it is better than what is returned"
         )
+    if others := [what for what in worse if what != dev.name]:
+        notes.append(f"the decoder's own order is better on {', '.join(others)}")
     if folds:
         notes.append(
             f"what to expect on new lists is in the line of the {folds} folds: each was judged "
@@ -238,7 +269,7 @@ def tune_lists(
     notes.append(f"p: randomisation by {whole}, {samples:,} trials; 95%: bootstrap by {whole}")
     active, _ = lists.rows.numbered()
     ranges = _ranges(lists, weights) if 0 < active.size <= FEW else []
-    return TunedLists(FrozenWeights(lists.features, weights), judged, ranges, notes)
+    return TunedLists(FrozenWeights(names, weights), judged, ranges, notes, text)
 
 
 def _span(ends: tuple[float, float]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -86,7 +86,15 @@ def _has(lists: KBestLists, name: str) -> bool:
 
 def _with_values(stored: StoredLists, names: list[str], values: Float64) -> StoredLists:
     """Return lists with more dense features: float64 [hypotheses, names]."""
-    lists = stored.lists
+    return replace(
+        stored,
+        lists=with_dense(stored.lists, names, values),
+        dense_names=[*stored.dense_names, *names],
+    )
+
+
+def with_dense(lists: KBestLists, names: Sequence[str], values: Float64) -> KBestLists:
+    """Return lists with more features, that they do not have: float64 [hypotheses, names]."""
     assert lists.features is not None
     ids = lists.features.intern(names)
     there = values != 0
@@ -98,11 +106,7 @@ def _with_values(stored: StoredLists, names: list[str], values: Float64) -> Stor
         np.concatenate([lists.rows.feature, np.broadcast_to(ids, values.shape)[there]])[order],
         np.concatenate([lists.rows.value, values[there]])[order],
     )
-    return replace(
-        stored,
-        lists=replace(lists, rows=rows.sorted()),
-        dense_names=[*stored.dense_names, *names],
-    )
+    return replace(lists, rows=rows.sorted())
 
 
 def scaled(stored: StoredLists, scale: Mapping[str, float], path: AnyPath) -> StoredLists:

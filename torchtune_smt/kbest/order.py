@@ -36,6 +36,33 @@ def sorted_by(begin: Int64, features: Float64, score: Float64) -> tuple[Float64,
     return weights, float(1 - left) if scale[-1] > 0 else 0.0
 
 
+def scale_of(begin: Int64, score: Float64, share: float) -> float:
+    """Return the scale at which softmax(scale · score) has a share of the largest entropy.
+
+    That is the mean over lists of several hypotheses, each in parts of the logarithm of their
+    number. It falls with the scale. 0 where all scores of each list are equal.
+
+    begin (int64 [S + 1]), score (float64 [n]): as `sorted_by` has them.
+    share: in (0, 1).
+    """
+    length = np.diff(begin)
+    below = score - np.repeat(np.maximum.reduceat(score, begin[:-1]), length)
+    if not below.any():
+        return 0.0
+    several = length > 1
+    most = np.log(length[several])
+    low, high = (factor / float(np.abs(below).max()) for factor in (1e-6, 1e12))
+    # Bisection, of logarithms: to the last bits of what they are apart.
+    for _ in range(80):
+        scale = float(np.sqrt(low * high))
+        p = np.exp(scale * below)
+        total = np.add.reduceat(p, begin[:-1])
+        entropy = np.log(total) - scale * np.add.reduceat(p * below, begin[:-1]) / total
+        enough = float((entropy[several] / most).mean()) > share
+        low, high = (scale, high) if enough else (low, scale)
+    return scale
+
+
 def combination(names: Sequence[str], weights: Float64) -> str:
     """Return weights as a sum for people: 0.7 decoder + 0.3 ctc - 0.1 length."""
     parts = []

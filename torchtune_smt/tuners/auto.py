@@ -12,6 +12,7 @@ from torchtune_smt.core.accepts import Checked, accepting, integer
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.tuners.expected import ExpectedErrors
 from torchtune_smt.tuners.lines import Candidates, search
 from torchtune_smt.tuners.mert import Mert
 from torchtune_smt.tuners.mira import KBestMira
@@ -32,10 +33,11 @@ def candidates_of(lists: KBestLists) -> tuple[Int64, Candidates]:
 
 @dataclass(frozen=True)
 class Auto(Checked):
-    """Search along lines for a few features, MERT for tens, MIRA for thousands.
+    """Search along lines for a few features, MERT for tens, expected errors for thousands.
 
     few: up to so many, `torchtune_smt.tuners.lines.search` finds the weights.
-    tens: up to so many, `Mert`, with its defaults; above, `KBestMira`.
+    tens: up to so many, `Mert`, with its defaults; above, `ExpectedErrors`, or, where the start's
+        weights are 0, and say nothing of what is probable, `KBestMira`.
     """
 
     takes_measure: ClassVar[bool] = True
@@ -49,7 +51,8 @@ class Auto(Checked):
         """Return the weights that one of the solvers finds; see `Solver.solve`."""
         active, _ = lists.rows.numbered()
         if active.size > self.tens:
-            return KBestMira().solve(lists, start, seed)
+            many = ExpectedErrors() if start.any() else KBestMira()
+            return many.solve(lists, start, seed)
         if active.size > self.few or active.size == 0:
             return Mert(max_features=self.tens).solve(lists, start, seed)
         check_start(lists, start)

@@ -20,7 +20,7 @@ from torchtune_smt.core.scoring import csr_matrices
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.gradient import check_pairs
-from torchtune_smt.tuners.solver import Solution
+from torchtune_smt.tuners.solver import TOWARDS, Solution, Towards
 
 # Steps of the search between looks at the derivatives.
 CHECKED: Final = 5
@@ -41,13 +41,15 @@ class Pro(Checked):
 
     over all pairs x = H(better) - H(worse): scikit-learn's ``LogisticRegression`` on both sides
     with C = σ² and no intercept. The weights do not depend on where the search starts. Features
-    that are in no pair get weight 0.
+    that are in no pair get weight 0. With `towards` "start", ‖w - start‖² is in the place of ‖w‖²,
+    and they keep their weights.
 
     sampler: Hopkins and May keep 50 pairs of a list.
     sigma: σ, of the Gaussian prior of all weights: the smaller, the smaller they are. 0.1 in Green
         et al. (2013).
     tolerance: the search is over when no derivative of the objective, divided by the number of
         examples, is larger.
+    towards ("zero", "start"): the mean of the prior.
     steps: of the search (L-BFGS, in variables that curve about alike; see `Scaling`), at most.
     device ("cpu", "cuda"): where the search runs.
 
@@ -58,6 +60,7 @@ class Pro(Checked):
         sigma=between(1e-100, 1e100),
         tolerance=above(0, infinite=True),
         steps=integer(1),
+        towards=TOWARDS,
         device=DEVICE,
     )
 
@@ -65,6 +68,7 @@ class Pro(Checked):
     sigma: float = 1.0
     tolerance: float = 1e-6
     steps: int = 1000
+    towards: Towards = "zero"
     device: str = "cpu"
 
     takes_pairs = True
@@ -91,17 +95,22 @@ class Pro(Checked):
         examples, ridge = 2 * len(rows), 1 / self.sigma**2
         matrix, transposed = csr_matrices(rows, chosen.size, self.device)
         scaling = Scaling(rows, chosen.size, ridge, self.device)
-        v = torch.nn.Parameter(scaling.scaled(torch.from_numpy(start[chosen]).to(self.device)))
+        begin = torch.from_numpy(start[chosen]).to(self.device)
+        v = torch.nn.Parameter(scaling.scaled(begin))
+        center = begin if self.towards == "start" else torch.zeros_like(begin)
         derivative = torch.zeros_like(v)
 
         @torch.no_grad()
         def objective() -> Tensor:
             w = scaling.weights(v)
             margins = matrix @ w
-            derivative[:] = (ridge * w - 2 * (transposed @ torch.sigmoid(-margins))) / examples
+            from_center = w - center
+            derivative[:] = (
+                ridge * from_center - 2 * (transposed @ torch.sigmoid(-margins))
+            ) / examples
             v.grad = scaling.derivative(derivative)
             losses = F.softplus(-margins)
-            return (2 * losses.sum() + ridge / 2 * w.dot(w)) / examples
+            return (2 * losses.sum() + ridge / 2 * from_center.dot(from_center)) / examples
 
         steps = self._search(v, derivative, objective)
         with torch.no_grad():
@@ -111,7 +120,7 @@ class Pro(Checked):
                 "PRO has found weights that are not finite: check the feature values of the "
                 "k-best lists"
             )
-        weights = np.zeros_like(start)
+        weights = start.copy() if self.towards == "start" else np.zeros_like(start)
         weights[chosen] = w.cpu().numpy()
         report = {
             "pairs": len(rows),

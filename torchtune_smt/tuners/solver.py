@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeGuard, get_args, runtime_checkable
 
 import numpy as np
 
-from torchtune_smt.core.accepts import declared
+from torchtune_smt.core.accepts import declared, one_of
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import checked_numbers, described
 from torchtune_smt.core.errors import DivergenceError, InputError
@@ -17,6 +17,10 @@ from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.samplers import PairSampler, pair_rows
+
+Towards = Literal["zero", "start"]
+"""What weights are pulled to."""
+TOWARDS: Final = one_of(*get_args(Towards))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from torchtune_smt.optim.adapter import check_averages
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.gradient import check_pairs, finite_gains
 from torchtune_smt.tuners.learner import Learner
-from torchtune_smt.tuners.solver import Solution
+from torchtune_smt.tuners.solver import TOWARDS, Solution, Towards
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,14 @@ class Stochastic(Checked):
         ...)``.
     batch_size: pairs or lists of a step, with reduction "sum" or "mean".
     average: the weights are those that the optimizer has averaged.
+    towards ("zero", "start"): what the regulariser pulls weights to; "start": its norm is of what
+        they differ by from those that the call begins at.
     device ("cpu", "cuda"): where steps are taken.
 
     Raises ValueError: a value is out of range, or the device is not there.
     """
 
-    accepts = accepting(passes=integer(1), batch_size=integer(1), device=DEVICE)
+    accepts = accepting(passes=integer(1), batch_size=integer(1), towards=TOWARDS, device=DEVICE)
 
     sampler: PairSampler
     loss: Loss
@@ -61,6 +63,7 @@ class Stochastic(Checked):
     passes: int = 20
     batch_size: int = 100
     average: bool = False
+    towards: Towards = "zero"
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -137,8 +140,9 @@ class Stochastic(Checked):
 
     def _begin(self, start: Float64) -> Learner:
         """Return weights with a new optimizer."""
-        weights = Weights.without_names(start, self.device)
-        learner = Learner(weights, self.optimizer([weights.parameter]))
+        center = start if self.towards == "start" else None
+        weights = Weights.without_names(start if center is None else 0 * start, self.device)
+        learner = Learner(weights, self.optimizer([weights.parameter]), center)
         if self.average:
             check_averages(learner.optimizer)
         return learner
@@ -164,6 +168,8 @@ class Stochastic(Checked):
         optimizer.flush()
         final = optimizer.averaged() if self.average else learner.weights.parameter
         values = final.detach().to("cpu", torch.float64).numpy()
+        if learner.center is not None:
+            values = values + learner.center
         return Solution(values, {"loss": mean, name: items.size})
 
 

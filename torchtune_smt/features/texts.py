@@ -1,0 +1,171 @@
+"""Features of the texts of k-best lists: what hypotheses say of each other, and of their words.
+
+A hypothesis is the better the nearer it is to the others that are probable: *risk* (Kumar and Byrne
+2004, "Minimum Bayes-risk decoding for statistical machine translation"); and words that nobody else
+has are often wrong. No reference is asked, so that new lists get the same features.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from os import PathLike
+from typing import Any, Final, Self
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+from rapidfuzz.process import cdist
+
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.textio import read_text
+from torchtune_smt.kbest.columns import with_dense
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.order import scale_of
+
+# Of the entropy that lists could have, so much is theirs on average under the scale of each risk.
+SHARES: Final = {"risk_sharp": 0.2, "risk_middle": 0.4, "risk_flat": 0.6}
+# Hypotheses that others are compared with, the most probable ones.
+MOST: Final = 100
+# A word of no more lists than these is rare.
+RARE: Final = 3
+
+NAMES: Final = (
+    *SHARES,
+    "distance_first",
+    *("text_words", "text_frequency", "text_rare", "text_repeats"),
+)
+"""The dense features."""
+
+_TITLE: Final = "text features: "
+
+
+@dataclass(frozen=True)
+class TextFeatures:
+    """Dense features of texts: all that has to be known to give them to new lists.
+
+    - ``risk_...``: the expected edit distance, in letters, to the hypotheses h of the list (the 100
+      most probable ones) with p(h) ∝ exp(scale · W·H), W the weights that tuning starts from, at
+      three scales;
+    - ``distance_first``: that to the first hypothesis, in the decoder's order;
+    - ``text_words``: the number of words; ``text_frequency``: the sum of log(n) over them, n the
+      number of lists, of those tuned on, in which the word is (1 at least, as of a word that is in
+      this list alone, so that nothing depends on whether the list is among these);
+      ``text_rare``: the number of words with n ≤ 3; ``text_repeats``: words behind the same word.
+
+    start: W, by name.
+    scales: one for each risk.
+    frequency: n, where it is above 1.
+    """
+
+    start: Mapping[str, float]
+    scales: tuple[float, ...]
+    frequency: Mapping[str, int]
+
+    @classmethod
+    def of(cls, lists: KBestLists, start: Float64) -> Self:
+        """Return the features of lists that are tuned on, from weights `start` (float64 [D])."""
+        assert lists.features is not None and lists.words is not None
+        begin, tokens = lists.strings()
+        owner = np.repeat(np.arange(len(lists)), np.diff(begin[lists.begin]))
+        there = np.unique(owner * len(lists.words) + tokens) % len(lists.words)
+        count = np.bincount(there, minlength=len(lists.words))
+        own, often = np.flatnonzero(start), np.flatnonzero(count > 1)
+        score = lists.rows.dot(start)
+        return cls(
+            lists.features.named(own, start[own]),
+            tuple(scale_of(lists.begin, score, share) for share in SHARES.values()),
+            lists.words.named(often, count[often]),
+        )
+
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> Self | None:
+        """Return what a weights file says of them, if it does.
+
+        Raises InputError: what it says is not whole.
+        """
+        text = read_text(path)
+        at = text.rfind(f"\n# {_TITLE}".encode())
+        if at < 0:
+            return None
+        line = bytes(text[at + 1 :]).partition(b"\n")[0].decode("utf-8", "replace")
+        try:
+            given = json.loads(line.removeprefix(f"# {_TITLE}"))
+            scales = tuple(float(scale) for scale in given["scales"])
+            if len(scales) != len(SHARES):
+                raise ValueError
+            return cls(
+                {str(name): float(value) for name, value in given["start"].items()},
+                scales,
+                {str(word): int(count) for word, count in given["frequency"].items()},
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise InputError(
+                f"its line '# {_TITLE}...' is not whole; take the file as it was written",
+                path=path,
+            ) from None
+
+    def comment(self) -> str:
+        """Return what a weights file says."""
+        return _TITLE + json.dumps(asdict(self))
+
+    def added(self, lists: KBestLists) -> KBestLists:
+        """Return lists, with names of features and words, that have these features, too.
+
+        Raises InputError: they have a feature of such a name already, or none of `start`.
+        """
+        features: Any = lists.features
+        if (twice := [name for name in NAMES if name in features]) and np.isin(
+            features.lookup(twice), lists.rows.feature
+        ).any():
+            raise InputError(
+                f"the lists have a feature {twice[0]!r} of their own; rename it, or tune with "
+                "texts=none"
+            )
+        if self.start and (features.lookup(list(self.start)) < 0).all():
+            raise InputError(
+                f"the lists have no feature {next(iter(self.start))!r}: risk is computed from the "
+                "features that weights were tuned on; are these lists of another decoder?"
+            )
+        return with_dense(lists, NAMES, np.hstack([self._risks(lists), self._words(lists)]))
+
+    def _risks(self, lists: KBestLists) -> Float64:
+        """Return risks, and distances to the first hypothesis, float64 [n, 4]."""
+        active, rows = lists.rows.numbered()
+        score = rows.dot(FrozenWeights.of(self.start).read(lists.features, active))
+        scales = np.array(self.scales)[:, None]
+        begin, tokens = lists.strings()
+        kinds, place = np.unique(tokens, return_inverse=True)
+        assert lists.words is not None
+        words = np.array([*lists.words.names(kinds), ""], object)[place].tolist()
+        texts = [" ".join(words[a:b]) for a, b in pairwise(begin.tolist())]
+        out: Float64 = np.empty((lists.n_hypotheses, len(SHARES) + 1))
+        for first, last in pairwise(lists.begin.tolist()):
+            own, here = texts[first:last], score[first:last]
+            top = np.argsort(-here, kind="stable")[:MOST]
+            share = np.exp(scales * (here[top] - here[top[0]]))
+            share /= share.sum(axis=1, keepdims=True)
+            others = [own[0], *(own[h] for h in top.tolist())]
+            found = cdist(own, others, scorer=Levenshtein.distance, dtype=np.int32)
+            out[first:last, :-1] = found[:, 1:] @ share.T
+            out[first:last, -1] = found[:, 0]
+        return out
+
+    def _words(self, lists: KBestLists) -> Float64:
+        """Return the features of words, float64 [n, 4]."""
+        assert lists.words is not None
+        begin, tokens = lists.strings()
+        kinds, place = np.unique(tokens, return_inverse=True)
+        known = [self.frequency.get(name, 1) for name in lists.words.names(kinds)]
+        often = np.array(known, np.float64)[place]
+        length = np.diff(begin)
+        owner = np.repeat(np.arange(length.size), length)
+        repeats = np.zeros(tokens.size, np.bool_)
+        repeats[1:] = (tokens[1:] == tokens[:-1]) & (owner[1:] == owner[:-1])
+        columns = (np.log(often), often <= RARE, repeats)
+        return np.column_stack(
+            [length, *(np.bincount(owner, column, length.size) for column in columns)]
+        )
