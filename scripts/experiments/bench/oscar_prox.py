@@ -94,7 +94,8 @@ def main() -> None:
         print(f"figure prox: {said.pop('normal')} at step·λ2 of 1e-9, 1e-8, 1e-7 and 1e-6")
         others = "; ".join(f"{name}: {each.partition('; ')[0]}" for name, each in said.items())
         print(f"figure prox_others: {others}")
-    print(f"normal weights: at most {worst:.2f} times the sort; limit {LIMIT[options.device]}")
+    limit = 4.0 if cuda and size <= 10**6 else LIMIT[options.device]
+    print(f"normal weights: at most {worst:.2f} times the sort; limit {limit}")
 
 
 if __name__ == "__main__":
