@@ -16,10 +16,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from torchtune_smt.cli import COMMANDS
-from torchtune_smt.cli.analyse import ANALYSES
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.corpora import CORPORA
+from torchtune_smt.evaluation.analyses import ANALYSES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAMS = ("python", "make", "torchtune-smt")

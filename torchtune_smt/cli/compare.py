@@ -9,7 +9,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -20,7 +19,6 @@ from torchtune_smt.cli.systems import (
     compared,
     files_read,
     find_systems,
-    open_run,
     run_on_systems,
     unused_grouping,
     write_table,
@@ -29,11 +27,10 @@ from torchtune_smt.core.errors import InputError, warn
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import check_own
 from torchtune_smt.data.suspicions import output_suspicions
-from torchtune_smt.evaluation import Evaluation, oracle_bleu
 from torchtune_smt.evaluation.tables import STYLES, Results
 from torchtune_smt.metrics.corpus import METRICS
 from torchtune_smt.runs.folder import REPORT
-from torchtune_smt.runs.outputs import Output, Outputs
+from torchtune_smt.runs.outputs import Output
 
 
 def compare(cfg: DictConfig, *, show: bool = True) -> None:
@@ -66,7 +63,14 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
                 tokens=cfg.tokenize == "none",
             )
         )
-    results = measure(cfg, systems, outputs, baseline)
+    results = Results.of(
+        systems,
+        outputs,
+        [one if isinstance(one, str) else dict(one) for one in cfg.metrics],
+        {"baseline": baseline, "test": cfg.test},
+        {"samples": cfg.samples, "seed": cfg.seed},
+        {"tokenize": cfg.tokenize, "lowercase": cfg.lowercase},
+    )
     if show:
         write_table(cfg, lambda style: STYLES[style](results))
     if cfg.html is not None:
@@ -80,7 +84,7 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
             outputs,
             results,
             baseline,
-            open_run=partial(open_run, cfg.split),
+            open_run=partial(on.open_run, cfg.split),
             templates_of_others=templates_of_others,
             tokenize=cfg.tokenize,
             lowercase=cfg.lowercase,
@@ -99,47 +103,6 @@ def _unused(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> dict[st
         reason = "the references are those of references="
         unused |= dict.fromkeys(("split", "data"), reason)
     return unused
-
-
-def measure(
-    cfg: DictConfig, systems: Mapping[str, Sequence[Output]], outputs: Outputs, baseline: str
-) -> Results:
-    """Return the scores of the systems, and how they compare with the baseline."""
-    sampling = {"samples": cfg.samples, "seed": cfg.seed}
-    text = {"tokenize": cfg.tokenize, "lowercase": cfg.lowercase}
-    try:
-        evaluation = Evaluation(
-            {name: [outputs.translations[o] for o in found] for name, found in systems.items()},
-            outputs.references,
-            [one if isinstance(one, str) else dict(one) for one in cfg.metrics],
-            **text,
-        )
-        test = partial(evaluation.compare, baseline=baseline, test=cfg.test, **sampling)
-        return Results(
-            evaluation.scores(**sampling),
-            test() if len(systems) > 1 else [],
-            {
-                name: float(
-                    np.mean(
-                        [
-                            oracle_bleu(outputs.lists[o], outputs.references, **text).score
-                            for o in found
-                        ]
-                    )
-                )
-                for name, found in systems.items()
-                if all(o in outputs.lists for o in found)
-            },
-            {
-                name: str(found[evaluation.median_run(name)].path)
-                for name, found in systems.items()
-                if len(found) > 1
-            },
-        )
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(str(error)) from None
 
 
 def main() -> int:

@@ -6,24 +6,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key, quoted
 from torchtune_smt.cli.hydra_main import make_classes_importable
-from torchtune_smt.cli.options import is_ours
 from torchtune_smt.cli.record import NEEDLESS, Settings, take_up
 from torchtune_smt.cli.wire import decoder_class, make, make_dataset, make_templates, recipe
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.runs import tuned
 from torchtune_smt.runs.folder import COMPOUNDS
 from torchtune_smt.runs.tuned import Tuned, TunedSystem
-
-_ONE_MODEL: Final = "only derivations of one model have features in common"
 
 
 def dataset_of_run(cfg: DictConfig) -> Dataset:
@@ -101,67 +98,21 @@ def longest_source(weights: Path) -> int | None:
 
 
 def other_model(paths: Sequence[Path]) -> InputError | None:
-    """Return why derivations of some runs, given by their weights, cannot be compared by features.
-
-    They have different models; None if they have one, as far as anybody can say.
-    """
-    first, *others = paths
-    origins = {path: read_origin(path) for path in paths}
-    for path in others:
-        for kind in ("grammar", "language model"):
-            pair = origins[first], origins[path]
-            parts = [origin.parts[kind] for origin in pair if origin and origin.is_model]
-            if len({part.digest for part in parts}) > 1:
-                return InputError(
-                    f"belongs to the {kind} {parts[1]}, and {first} to {parts[0]}; {_ONE_MODEL}",
-                    path=path,
-                )
-    # Decoders of the user's own may have no model that weights could say they belong to.
-    decoders = {path: _taken_up(path)[0].decoder for path in paths} if others else {}
-    for path in others:
-        own, other = decoders[path], decoders[first]
-        if own["_target_"] != other["_target_"]:
-            return InputError(
-                f"is of a run with the decoder {own['_target_']}, and {first} of one with "
-                f"{other['_target_']}; {_ONE_MODEL}",
-                path=path,
-            )
-        if not is_ours(own) and own != other:
-            return InputError(
-                f"is of a run with other options of the decoder {own['_target_']} than {first}; "
-                f"{_ONE_MODEL}",
-                path=path,
-            )
-    return None
+    """Return why derivations of some runs cannot be compared; see `runs.tuned.other_model`."""
+    return tuned.other_model(paths, lambda path: _taken_up(path)[0].decoder)
 
 
 def templates_of_others(paths: Sequence[Path]) -> list[list[Any]]:
-    """Return for each run, given by its weights, the templates of the others that it lacks itself.
-
-    With them (`tuned_of`) all that any of the models looks at is known of every derivation, and a
-    model can score what another one has chosen.
-
-    Raises InputError: the weights belong to different models, or templates of one name have other
-        options.
-    """
-    error = other_model(paths)
-    if error is not None:
+    """Return for each run the templates that it lacks; see `runs.tuned.templates_of_others`."""
+    if error := other_model(paths):
         raise error
-    every: dict[str, tuple[Any, Any]] = {}
-    own: list[set[str]] = []
-    for path in paths:
+
+    def templates(path: Path) -> list[tuple[Any, Any]]:
         cfg, *_ = _taken_up(path)
         options = [OmegaConf.to_container(t, resolve=True) for t in cfg.features.templates]
-        made = make_templates(cfg)
-        own.append({template.name for template in made})
-        for template, given in zip(made, options, strict=True):
-            if every.setdefault(template.name, (template, given))[1] != given:
-                raise InputError(
-                    f"has other options of the features {template.name} than another run; only "
-                    "derivations with the same features can be compared",
-                    path=path,
-                )
-    return [[every[name][0] for name in every if name not in names] for names in own]
+        return list(zip(make_templates(cfg), options, strict=True))
+
+    return tuned.templates_of_others(paths, templates)
 
 
 def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:

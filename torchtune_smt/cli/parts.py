@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -32,13 +32,6 @@ from torchtune_smt.losses import check_loss
 from torchtune_smt.runs.optimizers import Optimizers
 from torchtune_smt.runs.parts import Parts
 from torchtune_smt.tuners.grouping.learners import group_learner
-from torchtune_smt.tuners.grouping.steps import StepLearning
-
-# What Algorithm 2 is made of.
-_ALGORITHM: Final = {
-    "regularizer": ("oscar", "torchtune_smt.regularizers.Oscar"),
-    "optimizer": ("fobos_oscar", "torchtune_smt.optim.FobosOscar"),
-}
 
 
 def make_parts(cfg: DictConfig) -> Parts:
@@ -137,9 +130,9 @@ def check_grouping(cfg: DictConfig) -> None:
     learner = learner_class(cfg)
     if learner is None:
         return
-    online = issubclass(learner, StepLearning)
-    for group, (choice, kind) in _ALGORITHM.items():
-        if cfg[group]["_target_"] != kind and (online or group == "regularizer"):
+    online = "optimizer" in learner.needs
+    for group, (choice, kind) in learner.needs.items():
+        if class_of(cfg, group) is not kind:
             raise InputError(
                 f"tuner=grouping learns groups {'by FOBOS ' if online else ''}with OSCAR, and "
                 f"{group} is {cfg[group]['_target_']}: set {group}={choice}, or leave {group} out"

@@ -23,14 +23,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.resources import PACKAGE, config_folder
+from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.runs.folder import LONGER, RECORDS
 from torchtune_smt.runs.records import (
     CONFIG,
     HYDRA,
     OVERRIDES,
-    is_plain,
+    merged,
     of_hydra,
     place_of,
     read_overrides,
@@ -113,7 +113,7 @@ class Settings:
         refused: dict[str, Any] = {}
         given = set(map(override_key, self.given))
         found = {
-            name: _merged(name, fresh[name], value, given | WHERE, refused)
+            name: merged(name, fresh[name], value, given | WHERE, refused)
             for name, value in self.values.items()
             if name in fresh and name not in given - _groups()
         }
@@ -146,45 +146,6 @@ def _model_named(cfg: DictConfig) -> Any:
         return [OmegaConf.to_container(cfg[group], resolve=True) for group in ("data", "model")]
     except OmegaConfBaseException:
         return None
-
-
-def _merged(
-    option: str,
-    fresh: Any,
-    value: Any,
-    given: Collection[str],
-    refused: dict[str, Any],
-    of_others: bool = False,
-) -> Any:
-    """Return a value of a run in the place of a fresh one, whose classes are the only ones.
-
-    What is given now stays as it is. What cannot be taken is noted in `refused`.
-    """
-    if isinstance(value, dict):
-        there = fresh if isinstance(fresh, dict) else {}
-        if "_target_" in value:
-            of_others = not str(value["_target_"]).startswith(f"{PACKAGE.name}.")
-        found = dict(there)
-        for name, inner in value.items():
-            own, within = f"{option}.{name}", there.get(name)
-            if str(name).startswith("_"):
-                # What Hydra makes of it: a class, above all.
-                if within != inner:
-                    refused[own] = inner
-            elif own not in given:
-                found[name] = _merged(own, within, inner, given, refused, of_others)
-        return found
-    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
-        before: dict[str, Any] = {}
-        if isinstance(fresh, list) and len(fresh) == len(value):
-            pairs = zip(fresh, value, strict=True)
-            found_too = [_merged(option, one, other, (), before) for one, other in pairs]
-            if not before:
-                return found_too
-        refused[option] = value
-    elif value != fresh and not is_plain(value, of_others):
-        refused[option] = value
-    return value
 
 
 def record(folder: Path, cfg: DictConfig, *, longer: bool = False) -> None:

@@ -28,14 +28,12 @@ from torchtune_smt.cli.command_line import (
 )
 from torchtune_smt.cli.options import check_values, chosen_name
 from torchtune_smt.cli.wire import class_of, not_taken_by_decoder
-from torchtune_smt.core.accepts import behaves_as, rules_of
+from torchtune_smt.core.accepts import rules_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import argument_names, takes_anything
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.losses import is_listwise
 from torchtune_smt.minimizer import Accuracy, SmoothedHinge
-from torchtune_smt.regularizers import NoRegularizer
 from torchtune_smt.runs.parts import Parts
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner
@@ -222,10 +220,6 @@ def refuse_unused(unused: Mapping[str, str], overrides: Sequence[str]) -> None:
                 )
 
 
-Named = Callable[[str], str]
-"""Returns how a message names what is chosen of a group: ``loss=hinge``."""
-
-
 def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
     """Return the groups and options of ``train`` that have no effect, each with the reason.
 
@@ -235,86 +229,13 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
     named = partial(chosen_name, cfg, choices)
     return {
         **not_taken_by_decoder(cfg, choices),
-        **_of_model(cfg, parts),
-        **_of_data(cfg, parts, named),
-        **_of_parts(parts, named),
+        **parts.unused(named, OmegaConf.to_container(cfg.data, resolve=True)),  # type: ignore[arg-type]
         **_of_parallel(cfg, named),
         **_of_learning(cfg, choices["tuner"]),
     }
 
 
-def _of_model(cfg: DictConfig, parts: Parts) -> dict[str, str]:
-    """Return what model and start weights do not use."""
-    unused: dict[str, str] = {}
-    if parts.model is not None and cfg.tuner.tune_on != "train":
-        unused["lm"] = "lm is about decoding the bitext (tuner.tune_on=train)"
-        reason = "no sentence of the bitext is decoded (tuner.tune_on=train)"
-        unused |= dict.fromkeys(("model.leave_out", "model.folds"), reason)
-    elif not parts.folds:
-        unused["model.folds"] = f"lm={cfg.lm} takes the language model of the whole bitext"
-    if parts.model is not None:
-        unused |= {f"model.{name}": reason for name, reason in parts.model.unused().items()}
-    if cfg.init.get("file") is not None:
-        unused["init.values"] = "init.file has the weights"
-    return unused
-
-
-def _of_data(cfg: DictConfig, parts: Parts, named: Named) -> dict[str, str]:
-    """Return which sets of the data, and which ways to prepare them, are not used."""
-    on_train, drops_copies = cfg.tuner.tune_on == "train", not parts.online
-    unused = dict(parts.decoder.unused(cfg.decoder, cfg.tuner.tune_on, drops_copies=drops_copies))
-    if parts.model is not None and not parts.model.from_bitext:
-        unused["data.train"] = f"{named('model')} is not built from a bitext"
-    elif parts.model is None and not on_train:
-        unused.setdefault("data.train", f"{named('decoder')} takes no model to build from a bitext")
-    takes_pairs = "data.train" not in unused and not parts.decoder.stored
-    if parts.decoder.stored:
-        unused["data.split_compounds"] = "stored lists are of a source that is as it is"
-    elif cfg.data.get("split_compounds") is not None:
-        # The counts of words are taken from there.
-        unused.pop("data.train", None)
-    read = [name for name in ("train", "dev", "test") if f"data.{name}" not in unused]
-    if not read:
-        options = ("lowercase", "normalize", "tokenize", "empty")
-        unused |= dict.fromkeys((f"data.{option}" for option in options), "no data are read")
-    # What is missing may be given as a name.
-    if not any(
-        OmegaConf.is_missing(cfg.data, name) or isinstance(cfg.data.get(name), str) for name in read
-    ):
-        unused["data.folders"] = "all data that are read are named by their files"
-    if not takes_pairs:
-        reason = "pairs are left out where a model is built from them"
-        unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
-    return unused
-
-
-def _of_parts(parts: Parts, named: Named) -> dict[str, str]:
-    """Return the groups that the tuner does not take, and options that others cancel."""
-    groups = {"metric", "sampler", "loss", "regularizer", "optimizer"} - parts.used
-    unused = {group: f"{named('tuner')} takes no {group}" for group in groups}
-    if "loss" in parts.used:
-        # A tuner with a sampler and no loss has another use for it.
-        takes = parts.tuning.names
-        if is_listwise(parts.loss) and ("loss" in takes or "sampler" not in takes):
-            unused["sampler"] = f"{named('loss')} takes no sampler"
-        if parts.loss.reduction == "each":
-            unused["tuner.solver.batch_size"] = (
-                f"{named('loss')} takes a step after each pair or list (loss.reduction=sum does "
-                "not)"
-            )
-    what_optimizers_do = ("optimizer.regularize_dense", "optimizer.regularize_each")
-    pulls_at_none = behaves_as(parts.regularizer, NoRegularizer, "value", "prox")
-    if not parts.optimizer.regularizes:
-        reason = f"{parts.optimizer.name} takes no regularizer"
-        unused |= dict.fromkeys(what_optimizers_do, reason)
-        if not pulls_at_none:
-            unused.setdefault("regularizer", reason)
-    elif pulls_at_none:
-        unused |= dict.fromkeys(what_optimizers_do, "regularizer=none pulls at no weight")
-    return unused
-
-
-def _of_parallel(cfg: DictConfig, named: Named) -> dict[str, str]:
+def _of_parallel(cfg: DictConfig, named: Callable[[str], str]) -> dict[str, str]:
     """Return what the parallel strategy does not use."""
     kind = class_of(cfg, "parallel")
     if getattr(kind, "decodes_lists", False):
@@ -329,30 +250,12 @@ def _of_learning(cfg: DictConfig, choice: str) -> dict[str, str]:
     chosen, learner = f"tuner={choice}", learner_class(cfg)
     if learner is not None:
         chosen += f" tuner.learning={cfg.tuner.learning}"
-    unused = {} if learner is None else {n: f"{chosen} {r}" for n, r in learner.takes_not.items()}
-    if learner is BatchLearning:
-        loss = cfg.tuner.minimizer.loss
-        if loss != "smoothed_hinge":
-            unused["tuner.minimizer.mu"] = f"tuner.minimizer.loss={loss} is smooth as it is"
-        unused |= _second_strengths(cfg.regularizer)
+    unused = {}
+    if learner is not None:
+        unused = learner.unused(chosen, cfg.tuner, cfg.regularizer)
     for holder in ("tuner", "regularizer"):
         names = options_taken(cfg, holder)
         if names is not None:
             idle = {str(name) for name in cfg[holder]} - names - {"_target_"}
             unused |= {f"{holder}.{name}": f"{chosen} makes no use of it" for name in idle}
     return unused
-
-
-def _second_strengths(regularizer: Any) -> dict[str, str]:
-    """Return the options of OSCAR that another one overrules where groups are those of the minimum.
-
-    A lambda of 0 is no strength: it says which norm it is.
-    """
-    noise, fraction = regularizer.get("noise"), regularizer.get("fraction")
-    if fraction is not None:
-        said = f"regularizer.fraction={fraction} says how strong OSCAR is"
-        return {"regularizer.noise": said}
-    if noise is None:
-        return {}
-    said = f"regularizer.noise={noise} says how strong OSCAR is (null: lambda1 and lambda2 do)"
-    return {f"regularizer.{n}": said for n in ("lambda1", "lambda2") if regularizer.get(n)}

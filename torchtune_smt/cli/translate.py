@@ -25,18 +25,13 @@ from torchtune_smt.cli.rerank import output_of, risk_order
 from torchtune_smt.cli.wire import class_of, decoder_class, not_taken_by_decoder
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.stopping import raise_if_stopped
-from torchtune_smt.core.textio import BadLine, blocks_of_lines
-from torchtune_smt.data.bitext import check_length, check_reserved
-from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.data.bitext import ON_ERROR, source_batches
 from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.decoders.uncovered import Uncovered
 from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.kbest.writers import nbest_lines
 
-BATCH = 64
-# What happens to a line with a fault.
-_ON_ERROR: Final = {"stop": "", "copy": "it is copied", "skip": "its translation is left empty"}
 # Groups and options of ``train`` that change no translation, and why.
 _NEVER: Final = {
     **{group: f"translating takes no {group}" for group in NEEDLESS - {"metric"}},
@@ -57,13 +52,22 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     by_risk = risk_order(cfg, settings.given)
     if cfg.capitalize and not cfg.detokenize:
         raise InputError("capitalize=true would change nothing without detokenize=true")
-    if cfg.on_error not in _ON_ERROR:
-        raise InputError(f"on_error must be {' or '.join(_ON_ERROR)}, not {cfg.on_error!r}")
+    if cfg.on_error not in ON_ERROR:
+        raise InputError(f"on_error must be {' or '.join(ON_ERROR)}, not {cfg.on_error!r}")
     if cfg.on_error == "copy" and cfg.n_best is not None:
         raise InputError("on_error=copy has no features for a list (n_best); take on_error=skip")
     check_written({"output": cfg.output}, [cfg.input, cfg.weights])
     dataset = dataset_of_run(cfg)
-    batches: Iterable[list[Source | str]] = _read_sources(cfg, dataset)
+    pipe = cast(BufferedReader, sys.stdin.buffer) if cfg.input == "-" else None
+    longest = decoder_class(cfg).longest_source(cfg.decoder)
+    batches: Iterable[list[Source | str]] = source_batches(
+        "standard input" if pipe else cfg.input,
+        dataset.source_text.tokens,
+        longest,
+        cfg.on_error,
+        lambda said: tqdm.write(f"warning: {said}", file=sys.stderr),
+        pipe,
+    )
     total = None
     if cfg.input != "-":
         # What is wrong with a file is found before a model is opened.
@@ -156,40 +160,3 @@ def _unused(cfg: DictConfig) -> dict[str, str]:
     if not cfg.mbr:
         unused["decoder.k"] = "lists of decoder.k translations are for mbr=true (n_best says more)"
     return unused
-
-
-def _read_sources(cfg: DictConfig, dataset: Dataset) -> Iterator[list[Source | str]]:
-    """Yield the tokenised input in batches; an empty line is a sentence without words.
-
-    Of the standard input a batch is what has arrived: each line is answered before the next one.
-    A line with a fault comes as what is written in its place, or the error comes in its turn.
-    """
-    path = "standard input" if cfg.input == "-" else cfg.input
-    pipe = cast(BufferedReader, sys.stdin.buffer) if cfg.input == "-" else None
-    text = dataset.source_text
-    longest = decoder_class(cfg).longest_source(cfg.decoder)
-    number = 0
-
-    def source(line: str | BadLine) -> Source:
-        if isinstance(line, BadLine):
-            raise line.error
-        words = text.tokens(line)
-        check_reserved(words, path, number)
-        if longest is not None:
-            check_length(words, longest, path, number)
-        return Source(number - 1, words)
-
-    for lines in blocks_of_lines(path, pipe):
-        for begin in range(0, len(lines), BATCH):
-            batch: list[Source | str] = []
-            for line in lines[begin : begin + BATCH]:
-                number += 1
-                try:
-                    batch.append(source(line))
-                except InputError as error:
-                    if cfg.on_error == "stop":
-                        yield batch
-                        raise
-                    tqdm.write(f"warning: {error} ({_ON_ERROR[cfg.on_error]})", file=sys.stderr)
-                    batch.append(str(line) if cfg.on_error == "copy" else "")
-            yield batch

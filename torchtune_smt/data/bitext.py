@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import Final, Literal
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import RESERVED, UNKNOWN_WORDS
 from torchtune_smt.core.textio import (
+    BadLine,
     UnequalLinesError,
     atomic_writer,
+    blocks_of_lines,
     iterate_lines,
     parallel_lines,
 )
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
+from torchtune_smt.kbest.lists import Source
 
 AnyPath = str | os.PathLike[str]
 
@@ -283,3 +287,54 @@ def written_lines(corpus: Corpus) -> Iterator[Iterator[str]]:
     yield (" ".join(words) + "\n" for words in corpus.source)
     for i in range(len(corpus.references[0])):
         yield (" ".join(sentence[i]) + "\n" for sentence in corpus.references)
+
+
+ON_ERROR: Final = {"stop": "", "copy": "it is copied", "skip": "its translation is left empty"}
+"""What may happen to a line of a source with a fault."""
+
+
+def source_batches(
+    path: str,
+    tokens: Callable[[str], list[str]],
+    longest: int | None,
+    on_error: str,
+    warn: Callable[[str], None],
+    pipe: BufferedReader | None = None,
+    size: int = 64,
+) -> Iterator[list[Source | str]]:
+    """Yield a tokenised text in batches; an empty line is a sentence without words.
+
+    A line with a fault comes as what is written in its place, or the error comes in its turn.
+
+    tokens: returns the words of a line.
+    longest: how many words a line may have; None: any number.
+    on_error: one of `ON_ERROR`.
+    warn: told of lines with a fault.
+    pipe: read in the place of a file, and called `path`: a batch is what has arrived, so that each
+        line is answered before the next one.
+    """
+    number = 0
+
+    def source(line: str | BadLine) -> Source:
+        if isinstance(line, BadLine):
+            raise line.error
+        words = tokens(line)
+        check_reserved(words, path, number)
+        if longest is not None:
+            check_length(words, longest, path, number)
+        return Source(number - 1, words)
+
+    for lines in blocks_of_lines(path, pipe):
+        for begin in range(0, len(lines), size):
+            batch: list[Source | str] = []
+            for line in lines[begin : begin + size]:
+                number += 1
+                try:
+                    batch.append(source(line))
+                except InputError as error:
+                    if on_error == "stop":
+                        yield batch
+                        raise
+                    warn(f"{error} ({ON_ERROR[on_error]})")
+                    batch.append(str(line) if on_error == "copy" else "")
+            yield batch

@@ -1,59 +1,125 @@
-"""What analyses show, as a table and a picture: of features, of texts, of runs.
+"""What features do in systems, and where two systems differ: analyses, as tables and pictures.
 
-Each takes names of systems, and what it is about; see `torchtune_smt.evaluation.features` and
-`torchtune_smt.evaluation.translations` for how it is counted.
+See `torchtune_smt.evaluation.features` and `torchtune_smt.evaluation.translations` for how it is
+counted.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.text import split_words
-from torchtune_smt.decoders.base import Derivation
+from torchtune_smt.core.weights_io import read_origin
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.base import Derivation, lists_of
 from torchtune_smt.evaluation import features, pictures
 from torchtune_smt.evaluation.features import FeatureSet, Weights
 from torchtune_smt.evaluation.tables import Cell, Table
 from torchtune_smt.evaluation.translations import ORDERS, reference_order, segments
-from torchtune_smt.runs.curves import Run
+from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.models.moses_ini import read_any_weights
+from torchtune_smt.runs.curves import Run, read_metrics
+from torchtune_smt.runs.folder import METRICS
+from torchtune_smt.runs.outputs import Compared, Output
+from torchtune_smt.runs.records import recorded_tuning
 from torchtune_smt.runs.timeline import round_seconds
 
 # Of a system's name, as the head of a column.
 LONGEST: Final = 20
+WEIGHTS: Final = "weights"
+# Sentences that are decoded at a time.
+BATCH: Final = 64
 
 
 class Found(NamedTuple):
     """What an analysis has found.
 
     draw: draws it to a file in a form, ``png``, ``svg`` or ``pdf``, with a caption.
+    key: what letters in it stand for.
     """
 
     table: Table
     draw: Callable[..., None]
+    key: Sequence[str] = ()
 
 
-def labels(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return names for the columns of tables, and notes that tell what they stand for.
+@dataclass(frozen=True)
+class Analysis:
+    """What an analysis is given besides options of its own.
 
-    Names of runs may be long: where one is, they are A, B and so on.
+    name: of the analysis.
+    find: returns the outputs of each system; takes `group_seeds` and a `marker` as
+        `torchtune_smt.runs.outputs.found_systems` does.
+    on: returns the set of a name on which systems are compared; the analysis says whether it takes
+        references.
+    templates_of_others: returns for each of some runs, given by their weights, the templates of the
+        others that it lacks; None where they have different models.
+    whole_names: whether names of systems stay as long as they are in the heads of columns.
     """
-    names = list(names)
-    if max(map(len, names), default=0) <= LONGEST:
-        return names, []
-    letters = [ascii_uppercase[n % 26] + str(n // 26 or "") for n in range(len(names))]
-    return letters, [f"{a}: {name}" for a, name in zip(letters, names, strict=True)]
+
+    name: str
+    find: Callable[..., dict[str, list[Output]]]
+    on: Callable[[str, bool], Compared]
+    templates_of_others: Callable[[Sequence[Path]], list[list[Any]] | None]
+    whole_names: bool = False
+
+    def labels(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return names for the columns of tables, and notes that tell what they stand for.
+
+        Names of runs may be long: where one is, they are A, B and so on.
+        """
+        names = list(names)
+        if self.whole_names or max(map(len, names), default=0) <= LONGEST:
+            return names, []
+        letters = [ascii_uppercase[n % 26] + str(n // 26 or "") for n in range(len(names))]
+        return letters, [f"{a}: {name}" for a, name in zip(letters, names, strict=True)]
+
+    def outputs(self) -> dict[str, Output]:
+        """Return the systems that are given, each with its one output."""
+        systems = self.find(group_seeds=False)
+        for name, found in systems.items():
+            if len(found) > 1:
+                raise InputError(
+                    f"{name} has {len(found)} runs, and {self.name} takes one of each system; give "
+                    "names, as in systems={a:[outputs/A],b:[outputs/B]}"
+                )
+        return {name: found[0] for name, found in systems.items()}
+
+    def two(self) -> dict[str, Output]:
+        """Return the two systems that are compared, by name."""
+        systems = self.outputs()
+        if len(systems) != 2:
+            raise InputError(f"{self.name} compares two systems, and there are {len(systems)}")
+        return systems
 
 
-def overlap(sets: Sequence[FeatureSet]) -> Found:
+# Arguments are options of the command; those that say which set is meant are read by `Analysis.on`.
+
+
+def overlap(given: Analysis, of: list[str], n_best: int, data: object) -> Found:
     """Count the features that each two sets have in common."""
+    sets = _feature_sets(given, of, n_best, data)
+    names, key = given.labels(one.name for one in sets)
+    if len(sets) < 2:
+        raise InputError(
+            "an overlap is that of two sets of features; name another system, or what else of this "
+            "one, as in of=[dev,test]"
+        )
+    sets = [one._replace(name=name) for one, name in zip(sets, names, strict=True)]
     pairs = [(a.name, b.name, features.overlap(a, b)) for a, b in combinations(sets, 2)]
     head = ["A", "B", "template", "|A|", "|B|", "|A ∩ B|", "% of A", "% of B"]
     weighed = any(one.same_sign is not None for *_, found in pairs for one in found)
@@ -64,54 +130,61 @@ def overlap(sets: Sequence[FeatureSet]) -> Found:
             shares = [100 * one.both / n if n else None for n in (one.first, one.second)]
             row = [a, b, one.template, one.first, one.second, one.both, *shares]
             rows.append([*row, *((one.same_sign, one.correlation) if weighed else ())])
-    return Found(Table(head, rows, left=3), partial(pictures.draw_overlaps, pairs))
+    return Found(Table(head, rows, left=3), partial(pictures.draw_overlaps, pairs), key)
 
 
-def adaptation(
-    sets: tuple[FeatureSet, FeatureSet], *, rivals: bool, match: str | None = None
-) -> Found:
+def adaptation(given: Analysis, rivals: bool, match: str | None, rows: int | None) -> Found:
     """Compare the weights of rival features, or of the same features, in two systems.
 
     match: a regular expression, which names of features have, here and below.
     """
-    (a, b), pattern = (one.name for one in sets), compiled(match)
+    systems = given.two()
+    (a, b), key = given.labels(systems)
+    sets = [_weight_set(*one) for one in zip((a, b), systems.values(), strict=True)]
+    if not sets[0].values.keys() & sets[1].values.keys():
+        left, right = (output.path for output in systems.values())
+        raise InputError(
+            f"has no feature in common with {left}; compare weights of one kind of model",
+            path=right,
+        )
+    pattern = compiled(match)
     first, second = (
         {name: weight for name, weight in one.values.items() if pattern.search(name)}
         for one in sets
     )
     if not first and not second:
         raise InputError(f"match={match} is in the name of no feature that has a weight")
-    rows: list[list[Cell]] = []
+    cells: list[list[Cell]] = []
     if rivals:
         found = features.disagreements(first, second)
         head = ["rivals", "of these", "preferred by", f"w {a}", f"w {b}", "lead"]
         for one in found:
             for system, name in ((a, one.first), (b, one.second)):
                 part = name.removeprefix(f"{one.left}~") or "(nothing)"
-                rows.append([one.left, part, system, first.get(name), second.get(name), one.lead])
+                cells.append([one.left, part, system, first.get(name), second.get(name), one.lead])
         note = f"rivals of which {a} and {b} prefer different ones: {len(found):,}"
     else:
         head = ["feature", f"w {a}", f"w {b}", "difference"]
         names = sorted(first.keys() | second.keys())
         differences = {n: second.get(n, 0.0) - first.get(n, 0.0) for n in names}
         names.sort(key=lambda name: -abs(differences[name]))
-        rows = [[n, first.get(n), second.get(n), differences[n]] for n in names]
-        note = f"features with a weight in either: {len(rows):,}"
+        cells = [[n, first.get(n), second.get(n), differences[n]] for n in names]
+        note = f"features with a weight in either: {len(cells):,}"
     dense = {*sets[0].dense, *sets[1].dense}
     draw = partial(pictures.draw_weights, (a, first), (b, second), dense)
-    return Found(Table(head, rows, [note], left=3 if rivals else 1), draw)
+    return Found(Table(head, cells, [note], left=3 if rivals else 1), draw, key)
 
 
-def spellings(
-    words: Sequence[str],
-    systems: Sequence[tuple[FeatureSet, str, Sequence[Sequence[Sequence[str]]]]],
-    match: str | None = None,
-) -> Found:
-    """Count words where systems were tuned, and the features that translate by them.
-
-    systems: weights, the name of the set that they were tuned on, and the references of its
-        sentences.
-    """
+def spellings(given: Analysis, words: list[str] | None, match: str | None) -> Found:
+    """Count words where systems were tuned, and the features that translate by them."""
+    outputs = given.outputs()
+    if words is None:
+        raise InputError("words is missing; give them with words=[WORD,WORD,...]")
+    labels, key = given.labels(outputs)
+    systems = [
+        (_weight_set(name, output), *_tuning_set(output))
+        for name, output in zip(labels, outputs.values(), strict=True)
+    ]
     pattern = compiled(match)
     found, notes = {}, []
     for weights, tuned_on, references in systems:
@@ -130,43 +203,56 @@ def spellings(
         ]
         for n, word in enumerate(words)
     ]
-    return Found(Table(head, rows, notes), partial(pictures.draw_spellings, found))
+    return Found(Table(head, rows, notes), partial(pictures.draw_spellings, found), key)
 
 
 def reordering(
-    names: Sequence[str],
-    translations: Sequence[Sequence[str]],
-    references: Sequence[Sequence[str]],
-    chosen: Iterable[int],
+    given: Analysis,
+    data: object,
+    split: str,
+    references: object,
+    match: str | None,
+    rows: int | None,
 ) -> Found:
-    """Find the same words in another order in two systems, and whose order a reference has.
-
-    `chosen` are numbers of sentences.
-    """
-    a, b = names
+    """Find the same words in another order in two systems, and whose order a reference has."""
+    systems = given.two()
+    pattern = compiled(match)
+    outputs = given.on(split, True).outputs([*systems.values()], with_source=match is not None)
+    chosen = list(range(len(outputs.references)))
+    if match is not None:
+        if outputs.corpus is None:
+            raise InputError("match is of source sentences, which are not known; give data=NAME")
+        sources = [" ".join(words) for words in outputs.corpus.source]
+        chosen = [i for i in chosen if pattern.search(sources[i])]
+    translations = [outputs.translations[output] for output in systems.values()]
+    (a, b), key = given.labels(systems)
     said = {"first": a, "second": b, "both": "both", "neither": "neither"}
-    rows: list[list[Cell]] = []
+    cells: list[list[Cell]] = []
     sizes: dict[str, Counter[int]] = {order: Counter() for order in ORDERS}
-    chosen, sentences = list(chosen), set()
+    sentences = set()
     for i in chosen:
-        known = [split_words(line) for line in references[i]]
+        known = [split_words(line) for line in outputs.references[i]]
         for segment in segments(*(split_words(lines[i]) for lines in translations)):
             order = reference_order(segment, known)
-            rows.append([i + 1, " ".join(segment.first), " ".join(segment.second), said[order]])
+            cells.append([i + 1, " ".join(segment.first), " ".join(segment.second), said[order]])
             sizes[order][len(segment.first)] += 1
             sentences.add(i)
     notes = [f"sentences: {len(chosen):,}, with words in another order: {len(sentences):,}"]
     for order in ORDERS:
         count = sizes[order].total()
-        share = f" ({count / len(rows):.1%})" if rows else ""
+        share = f" ({count / len(cells):.1%})" if cells else ""
         notes.append(f"segments where a reference has the order of {said[order]}: {count:,}{share}")
     named = {said[order]: found for order, found in sizes.items()}
-    table = Table(["sentence", a, b, "a reference has the order of"], rows, notes, left=4)
-    return Found(table, partial(pictures.draw_orders, named))
+    table = Table(["sentence", a, b, "a reference has the order of"], cells, notes, left=4)
+    return Found(table, partial(pictures.draw_orders, named), key)
 
 
-def progress(runs: Mapping[str, Sequence[Run]]) -> Found:
+def progress(given: Analysis, group_seeds: bool) -> Found:
     """Compare the scores of runs after each round, and the time that rounds took."""
+    runs = {
+        name: [read_metrics(output.folder or output.path) for output in outputs]
+        for name, outputs in given.find(group_seeds=group_seeds, marker=METRICS).items()
+    }
     rows: list[dict[str, Cell]] = []
     for name, found in runs.items():
         every = [_progress_of(run) for run in found]
@@ -203,7 +289,7 @@ def _progress_of(run: Run) -> dict[str, float | None]:
     }
 
 
-class Explained(NamedTuple):
+class _Explained(NamedTuple):
     """What a system made of a sentence.
 
     row, weights: the features of the derivation, and the system's weights.
@@ -217,20 +303,36 @@ class Explained(NamedTuple):
 
 
 def explain(
-    sides: tuple[Explained, Explained],
-    source: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    comparable: bool,
-    rows: int | None = None,
+    given: Analysis, data: object, split: str, sentence: int | None, rows: int | None
 ) -> Found:
-    """Show two translations of a sentence, their derivations, and the features that differ.
-
-    `comparable` says whether both are of one model; `rows` are drawn.
-    """
-    a, b = (side.name for side in sides)
-    lines = [f"source: {' '.join(source)}"]
-    lines += [f"reference: {' '.join(words)}" for words in references]
+    """Show two translations of a sentence, their derivations, and the features that differ."""
+    systems = given.two()
+    if sentence is None:
+        raise InputError("sentence is missing; give its number with sentence=NUMBER, from 1")
+    for output in systems.values():
+        if output.weights is None:
+            raise InputError(
+                "lies in no run's folder, and decodes nothing; give a run", path=output.path
+            )
+    paths = [output.weights for output in systems.values() if output.weights is not None]
+    on, i = given.on(split, False), sentence - 1
+    known = on.find_data([*systems.values()])
+    if known is None:
+        raise InputError(f"nobody says what {split} is; give data=NAME")
+    corpus = on.read(known, paths, i)
+    (a, b), key = given.labels(systems)
+    lacking = given.templates_of_others(paths)
+    comparable = lacking is not None
+    sides = []
+    for name, path, more in zip((a, b), paths, lacking or ([], []), strict=True):
+        decoder, own, sources = on.open_run(split, path, corpus, more)
+        (best,) = lists_of(decoder, [sources[i]], own, 1)
+        row = decoder.features.named(*best.row(0))
+        weights = own.features.named(range(len(own)), own.values)
+        derivation = decoder.derivation(sources[i], own)
+        sides.append(_Explained(name, best.text(0), row, weights, derivation))
+    lines = [f"source: {' '.join(corpus.source[i])}"]
+    lines += [f"reference: {' '.join(words)}" for words in corpus.references[i]]
     for side in sides:
         lines += ["", f"{side.name}: {side.text}"]
         if side.derivation is not None:
@@ -252,7 +354,108 @@ def explain(
             "what a feature adds is that to the score of either system's own translation"
         ]
     table = Table(head, [list(one) for one in found], notes, before="\n".join(lines))
-    return Found(table, partial(pictures.draw_contributions, found[:rows], (a, b)))
+    return Found(table, partial(pictures.draw_contributions, found[:rows], (a, b)), key)
+
+
+ANALYSES: Final[dict[str, Callable[..., Found]]] = {
+    function.__name__: function
+    for function in (overlap, adaptation, spellings, reordering, progress, explain)
+}
+
+
+def _weight_set(name: str, output: Output) -> FeatureSet:
+    """Return the weights of a run, or of a file, that are not 0."""
+    path = output.path if output.weights is None else output.weights
+    if output.kind == "lists":
+        raise InputError("is an n-best list, and has no weights", path=path)
+    names, values = read_any_weights(path)
+    weights = names.named(range(len(names)), values)
+    origin = None if path.suffix == ".ini" else read_origin(path)
+    if origin is not None and origin.dense is not None:
+        dense = frozenset(origin.dense)
+    elif origin is None and path.suffix != ".ini":
+        dense = features.dense_by_names(weights)
+    else:
+        dense = features.dense_features(weights, moses=origin is None or not origin.is_model)
+    return FeatureSet(name, {n: w for n, w in weights.items() if w}, dense, are_weights=True)
+
+
+def _tuning_set(output: Output) -> tuple[str, list[list[list[str]]]]:
+    """Return what a run was tuned on, in words, and the references of these sentences."""
+    folder = output.folder
+    recorded = None if folder is None else recorded_tuning(folder)
+    if folder is None or recorded is None:
+        raise InputError("does not say what it was tuned on; give a run", path=output.path)
+    with named_errors("data", recorded.data):
+        dataset = Dataset(**recorded.data)
+    name = recorded.tune_on
+    corpus = dataset.require(name, training=name == "train")
+    sentences = Sentences.of(corpus.source, corpus.references)
+    drawn = sentences.drawn(recorded.sentences, recorded.seed)
+    return name, [sentences.references[i] for i in drawn]
+
+
+def _feature_sets(given: Analysis, of: list[str], n_best: int, data: object) -> list[FeatureSet]:
+    """Return the sets of features that are given: of each system what `of` says."""
+    outputs = given.outputs()
+    decoded = [what for what in of if what != WEIGHTS]
+    if data is not None and not decoded:
+        raise InputError("data is given, and nothing is decoded; say what, as in of=[dev,test]")
+    are_lists = [output.kind == "lists" for output in outputs.values()]
+    if all(are_lists) and list(of) != [WEIGHTS]:
+        raise InputError(
+            f"of=[{','.join(of)}] would change nothing: n-best lists have the features that they "
+            "have; leave it out"
+        )
+    # Unless it is what it is by itself.
+    if n_best != 1 and not decoded and not any(are_lists):
+        raise InputError(
+            f"n_best={n_best} would change nothing: weights have no translations; leave it out, or "
+            "say what is decoded, as in of=[dev,test]"
+        )
+    sets = []
+    for system, output in outputs.items():
+        if output.kind == "lists":
+            stored = read_lists(output.path, missing=0)
+            dense = frozenset(stored.dense_names)
+            sets.append(FeatureSet(system, _fired(stored.lists, n_best), dense))
+            continue
+        for what in of:
+            name = what if len(outputs) == 1 else system
+            name += f" {what}" if len(outputs) > 1 and len(of) > 1 else ""
+            if what == WEIGHTS:
+                sets.append(_weight_set(name, output))
+            else:
+                sets.append(_decoded(given, name, output, what, n_best))
+    return sets
+
+
+def _decoded(given: Analysis, name: str, output: Output, what: str, n_best: int) -> FeatureSet:
+    """Return the features that fire where a set of the data is decoded."""
+    if output.weights is None:
+        raise InputError(
+            f"lies in no run's folder, and cannot decode {what}; give a run", path=output.path
+        )
+    on = given.on(what, False)
+    data = on.find_data([output])
+    if data is None:
+        raise InputError(f"does not say what its {what} is; give data=NAME", path=output.path)
+    corpus = on.read(data, [output.weights])
+    decoder, weights, sources = on.open_run(what, output.weights, corpus)
+    counts: Counter[str] = Counter()
+    for begin in range(0, len(sources), BATCH):
+        counts.update(_fired(lists_of(decoder, sources[begin : begin + BATCH], weights, n_best)))
+    return FeatureSet(name, counts, frozenset(decoder.dense_names))
+
+
+def _fired(lists: KBestLists, first: int | None = None) -> Counter[str]:
+    """Return in how many translations each feature fires, of the first ones of each list."""
+    assert lists.features is not None
+    counts: Counter[int] = Counter()
+    for kbest in lists:
+        rows = kbest.rows.between(0, min(len(kbest), first or len(kbest)))
+        counts.update(rows.feature[rows.value != 0].tolist())
+    return Counter(lists.features.named(counts, np.array(list(counts.values()))))
 
 
 def _tree(derivation: Derivation, depth: int) -> Iterator[str]:

@@ -7,9 +7,14 @@ import io
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from torchtune_smt.evaluation.significance import Comparison, SystemScore, said_p
+import numpy as np
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.evaluation.oracle import oracle_bleu
+from torchtune_smt.evaluation.significance import Comparison, Evaluation, SystemScore, said_p
+from torchtune_smt.runs.outputs import Output, Outputs
 
 WIDTH: Final = 80
 """Columns of characters of a page of text; a wider table continues below itself."""
@@ -161,6 +166,57 @@ class Results(NamedTuple):
     comparisons: Sequence[Comparison] = ()
     oracles: Mapping[str, float] = {}
     median: Mapping[str, str] = {}
+
+    @classmethod
+    def of(
+        cls,
+        systems: Mapping[str, Sequence[Output]],
+        outputs: Outputs,
+        metrics: Sequence[str | Mapping[str, float]],
+        test: Mapping[str, Any],
+        sampling: Mapping[str, Any],
+        text: Mapping[str, Any],
+    ) -> Results:
+        """Return the scores of systems, and how they compare with a baseline.
+
+        outputs: of all systems.
+        test, sampling, text: arguments of `Evaluation.compare`, of it and of `Evaluation.scores`,
+            and of `Evaluation`.
+
+        Raises InputError: an argument is out of range.
+        """
+        try:
+            evaluation = Evaluation(
+                {name: [outputs.translations[o] for o in found] for name, found in systems.items()},
+                outputs.references,
+                metrics,
+                **text,
+            )
+            return cls(
+                evaluation.scores(**sampling),
+                evaluation.compare(**test, **sampling) if len(systems) > 1 else [],
+                {
+                    name: float(
+                        np.mean(
+                            [
+                                oracle_bleu(outputs.lists[o], outputs.references, **text).score
+                                for o in found
+                            ]
+                        )
+                    )
+                    for name, found in systems.items()
+                    if all(o in outputs.lists for o in found)
+                },
+                {
+                    name: str(found[evaluation.median_run(name)].path)
+                    for name, found in systems.items()
+                    if len(found) > 1
+                },
+            )
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(str(error)) from None
 
     def lines(self, metric: int) -> list[tuple[str, SystemScore, Comparison | None, float | None]]:
         """Return what there is on a metric: for each system its score, test and oracle BLEU."""

@@ -377,15 +377,15 @@ _TEXT: Final = "source_language target_language folders normalize tokenize lower
 class Compared:
     """The set on which systems are compared.
 
-    open_run: returns the decoder of a run, given by its weights, and these, with which to decode
-        the set as the last argument has it.
+    open_run: returns the decoder of a run, given by its weights, these, and a set, given by its
+        name and text, as it is to decode it; takes more templates for features besides.
     longest_source: returns how many words a source may have that such a run decodes; None: any.
     data: the options of the group ``data``, where they are given.
     references: files, where they are given; `takes_references` says whether they can be.
     """
 
     split: str
-    open_run: Callable[[str, Path, Corpus], tuple[Decoder, FrozenWeights, list[Source]]]
+    open_run: Callable[..., tuple[Decoder, FrozenWeights, list[Source]]]
     longest_source: Callable[[Path], int | None]
     data: dict[str, Any] | None = None
     references: Sequence[str] | None = None

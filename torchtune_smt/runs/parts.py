@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from torchtune_smt.core.accepts import behaves_as
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
-from torchtune_smt.losses import Logistic, Loss
+from torchtune_smt.losses import Logistic, Loss, is_listwise
 from torchtune_smt.metrics import Metric, NakovBleu
 from torchtune_smt.metrics.base import is_of_bleu
 from torchtune_smt.models.base import ModelSource
@@ -21,7 +22,7 @@ from torchtune_smt.models.moses_ini_writing import INI, export_to_ini, files_of_
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.parallel.base import Serial, Strategy
 from torchtune_smt.parallel.engine import Engine, InProcess
-from torchtune_smt.regularizers import L1, Regularizer
+from torchtune_smt.regularizers import L1, NoRegularizer, Regularizer
 from torchtune_smt.runs.optimizers import Optimizers
 from torchtune_smt.samplers import PairSampler, ProSampler
 from torchtune_smt.tuners.base import Tuner
@@ -150,6 +151,80 @@ class Parts:
             )
         if self.model is not None and self.tune_on == "train":
             self.model.check_training(self.folds)
+
+    def unused(self, named: Callable[[str], str], data: Mapping[str, Any]) -> dict[str, str]:
+        """Return the groups and options of a run that have no effect, each with the reason.
+
+        named: returns how a message names what is chosen of a group: ``loss=hinge``.
+        data: the options of the group; one that is missing may still be given as a text.
+        """
+        return {**self._unused_start(), **self._unused_data(named, data), **self._unused(named)}
+
+    def _unused_start(self) -> dict[str, str]:
+        """Return what model and start weights do not use."""
+        unused: dict[str, str] = {}
+        if self.model is not None and self.tune_on != "train":
+            unused["lm"] = "lm is about decoding the bitext (tuner.tune_on=train)"
+            reason = "no sentence of the bitext is decoded (tuner.tune_on=train)"
+            unused |= dict.fromkeys(("model.leave_out", "model.folds"), reason)
+        elif not self.folds:
+            unused["model.folds"] = "lm=full takes the language model of the whole bitext"
+        if self.model is not None:
+            unused |= {f"model.{name}": reason for name, reason in self.model.unused().items()}
+        if self.init_file is not None:
+            unused["init.values"] = "init.file has the weights"
+        return unused
+
+    def _unused_data(self, named: Callable[[str], str], data: Mapping[str, Any]) -> dict[str, str]:
+        """Return which sets of the data, and which ways to prepare them, are not used."""
+        stored, options = self.decoder.stored, self.decoding.options
+        unused = dict(self.decoder.unused(options, self.tune_on, drops_copies=not self.online))
+        if self.model is not None and not self.model.from_bitext:
+            unused["data.train"] = f"{named('model')} is not built from a bitext"
+        elif self.model is None and self.tune_on != "train":
+            reason = f"{named('decoder')} takes no model to build from a bitext"
+            unused.setdefault("data.train", reason)
+        takes_pairs = "data.train" not in unused and not stored
+        if stored:
+            unused["data.split_compounds"] = "stored lists are of a source that is as it is"
+        elif data.get("split_compounds") is not None:
+            # The counts of words are taken from there.
+            unused.pop("data.train", None)
+        read = [name for name in ("train", "dev", "test") if f"data.{name}" not in unused]
+        if not read:
+            prepared = ("lowercase", "normalize", "tokenize", "empty")
+            unused |= dict.fromkeys((f"data.{name}" for name in prepared), "no data are read")
+        if not any(isinstance(data.get(name), str) for name in read):
+            unused["data.folders"] = "all data that are read are named by their files"
+        if not takes_pairs:
+            reason = "pairs are left out where a model is built from them"
+            unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
+        return unused
+
+    def _unused(self, named: Callable[[str], str]) -> dict[str, str]:
+        """Return the groups that the tuner does not take, and options that others cancel."""
+        groups = {group for found in _GROUPS.values() for group in found} - self.used
+        unused = {group: f"{named('tuner')} takes no {group}" for group in groups}
+        if "loss" in self.used:
+            # A tuner with a sampler and no loss has another use for it.
+            takes = self.tuning.names
+            if is_listwise(self.loss) and ("loss" in takes or "sampler" not in takes):
+                unused["sampler"] = f"{named('loss')} takes no sampler"
+            if self.loss.reduction == "each":
+                unused["tuner.solver.batch_size"] = (
+                    f"{named('loss')} takes a step after each pair or list (loss.reduction=sum "
+                    "does not)"
+                )
+        what_optimizers_do = ("optimizer.regularize_dense", "optimizer.regularize_each")
+        pulls_at_none = behaves_as(self.regularizer, NoRegularizer, "value", "prox")
+        if not self.optimizer.regularizes:
+            reason = f"{self.optimizer.name} takes no regularizer"
+            unused |= dict.fromkeys(what_optimizers_do, reason)
+            if not pulls_at_none:
+                unused.setdefault("regularizer", reason)
+        elif pulls_at_none:
+            unused |= dict.fromkeys(what_optimizers_do, "regularizer=none pulls at no weight")
+        return unused
 
     @property
     def ini_of_start(self) -> Path | None:

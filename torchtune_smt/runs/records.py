@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import chdir
 from dataclasses import fields
 from pathlib import Path, PurePath
@@ -15,7 +15,7 @@ import yaml
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
-from torchtune_smt.core.resources import EXAMPLE
+from torchtune_smt.core.resources import EXAMPLE, PACKAGE
 from torchtune_smt.core.textio import check_plain
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.runs.folder import RECORDS
@@ -48,6 +48,45 @@ def is_plain(value: Any, of_others: bool = False) -> bool:
     except (InputError, OSError):
         return False
     return True
+
+
+def merged(
+    option: str,
+    fresh: Any,
+    value: Any,
+    given: Collection[str],
+    refused: dict[str, Any],
+    of_others: bool = False,
+) -> Any:
+    """Return a value of a run in the place of a fresh one, whose classes are the only ones.
+
+    What is given now stays as it is. What cannot be taken is noted in `refused`.
+    """
+    if isinstance(value, dict):
+        there = fresh if isinstance(fresh, dict) else {}
+        if "_target_" in value:
+            of_others = not str(value["_target_"]).startswith(f"{PACKAGE.name}.")
+        found = dict(there)
+        for name, inner in value.items():
+            own, within = f"{option}.{name}", there.get(name)
+            if str(name).startswith("_"):
+                # What Hydra makes of it: a class, above all.
+                if within != inner:
+                    refused[own] = inner
+            elif own not in given:
+                found[name] = merged(own, within, inner, given, refused, of_others)
+        return found
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        before: dict[str, Any] = {}
+        if isinstance(fresh, list) and len(fresh) == len(value):
+            pairs = zip(fresh, value, strict=True)
+            found_too = [merged(option, one, other, (), before) for one, other in pairs]
+            if not before:
+                return found_too
+        refused[option] = value
+    elif value != fresh and not is_plain(value, of_others):
+        refused[option] = value
+    return value
 
 
 def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> None:

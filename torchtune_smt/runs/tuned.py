@@ -6,13 +6,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe
+from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights_io import Origin, read_origin
 from torchtune_smt.data.bitext import Corpus
@@ -206,3 +208,73 @@ def _keep_another(source: Any) -> None:
             "of this model or one that is not there yet, or build the model anew with build_model",
             path=source.folder,
         )
+
+
+_ONE_MODEL: Final = "only derivations of one model have features in common"
+
+
+def other_model(
+    paths: Sequence[Path], decoder_of: Callable[[Path], Mapping[str, Any]]
+) -> InputError | None:
+    """Return why derivations of some runs, given by their weights, cannot be compared by features.
+
+    They have different models; None if they have one, as far as anybody can say.
+
+    decoder_of: returns the options of a run's decoder, with its class.
+    """
+    first, *others = paths
+    origins = {path: read_origin(path) for path in paths}
+    for path in others:
+        for kind in ("grammar", "language model"):
+            pair = origins[first], origins[path]
+            parts = [origin.parts[kind] for origin in pair if origin and origin.is_model]
+            if len({part.digest for part in parts}) > 1:
+                return InputError(
+                    f"belongs to the {kind} {parts[1]}, and {first} to {parts[0]}; {_ONE_MODEL}",
+                    path=path,
+                )
+    # Decoders of the user's own may have no model that weights could say they belong to.
+    decoders = {path: decoder_of(path) for path in paths} if others else {}
+    for path in others:
+        own, other = decoders[path], decoders[first]
+        target = str(own["_target_"])
+        if target != other["_target_"]:
+            return InputError(
+                f"is of a run with the decoder {target}, and {first} of one with "
+                f"{other['_target_']}; {_ONE_MODEL}",
+                path=path,
+            )
+        if not target.startswith(f"{PACKAGE.name}.") and own != other:
+            return InputError(
+                f"is of a run with other options of the decoder {target} than {first}; "
+                f"{_ONE_MODEL}",
+                path=path,
+            )
+    return None
+
+
+def templates_of_others(
+    paths: Sequence[Path], templates_of: Callable[[Path], Sequence[tuple[Any, Any]]]
+) -> list[list[Any]]:
+    """Return for each run, given by its weights, the templates of the others that it lacks itself.
+
+    With them all that any of the models looks at is known of every derivation, and a model can
+    score what another one has chosen.
+
+    templates_of: returns the templates of a run, each with its options.
+
+    Raises InputError: templates of one name have other options.
+    """
+    every: dict[str, tuple[Any, Any]] = {}
+    own: list[set[str]] = []
+    for path in paths:
+        made = templates_of(path)
+        own.append({template.name for template, _ in made})
+        for template, given in made:
+            if every.setdefault(template.name, (template, given))[1] != given:
+                raise InputError(
+                    f"has other options of the features {template.name} than another run; only "
+                    "derivations with the same features can be compared",
+                    path=path,
+                )
+    return [[every[name][0] for name in every if name not in names] for names in own]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
@@ -273,13 +273,26 @@ class GroupLearner(Checked, ABC):
 
     As attributes:
     prepares: whether it learns from features that may be scaled or merged (see `PreparedLearning`).
+    needs: by groups of a configuration, the class that it cannot do without, and its choice.
     takes_not: groups and options of a configuration that it makes no use of, with the reasons.
     """
 
     prepares: ClassVar[bool] = True
+    needs: ClassVar[Mapping[str, tuple[str, type]]] = {"regularizer": ("oscar", Oscar)}
     takes_not: ClassVar[Mapping[str, str]] = {}
 
     regularizer: Oscar
+
+    @classmethod
+    def unused(
+        cls, chosen: str, tuner: Mapping[str, Any], regularizer: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """Return `takes_not`, and options that others cancel, each with the reason.
+
+        chosen: how a message names the tuner, and how it learns groups.
+        tuner, regularizer: the options of these groups.
+        """
+        return {name: f"{chosen} {reason}" for name, reason in cls.takes_not.items()}
 
     @property
     def chance(self) -> Chance:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
@@ -100,6 +100,26 @@ class BatchLearning(GroupLearner):
             raise ValueError("without lambda1 and lambda2 nothing is grouped: give one above 0")
         if self.noise is not None and self.fraction is not None:
             raise ValueError("noise and fraction both say how strong OSCAR is: give one of them")
+
+    @classmethod
+    def unused(
+        cls, chosen: str, tuner: Mapping[str, Any], regularizer: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """See `GroupLearner.unused`. A lambda of 0 is no strength: it says which norm it is."""
+        unused = super().unused(chosen, tuner, regularizer)
+        loss = tuner["minimizer"]["loss"]
+        if loss != "smoothed_hinge":
+            unused["tuner.minimizer.mu"] = f"tuner.minimizer.loss={loss} is smooth as it is"
+        noise, fraction = regularizer.get("noise"), regularizer.get("fraction")
+        if fraction is not None:
+            said = f"regularizer.fraction={fraction} says how strong OSCAR is"
+            unused["regularizer.noise"] = said
+        elif noise is not None:
+            said = f"regularizer.noise={noise} says how strong OSCAR is"
+            for name in ("lambda1", "lambda2"):
+                if regularizer.get(name):
+                    unused[f"regularizer.{name}"] = f"{said} (null: lambda1 and lambda2 do)"
+        return unused
 
     @property
     def chance(self) -> Chance:

@@ -37,6 +37,10 @@ class StepLearning(GroupLearner):
     passes: n = passes · N steps, N the number of pairs.
     """
 
+    needs: ClassVar[Mapping[str, tuple[str, type]]] = {
+        **GroupLearner.needs,
+        "optimizer": ("fobos_oscar", FobosOscar),
+    }
     takes_not: ClassVar[Mapping[str, str]] = {
         "optimizer.average": "has no mean of weights: their groups would not be equal"
     }
