@@ -21,9 +21,8 @@ from hydra.core.plugins import Plugins
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.options import check_options
-from torchtune_smt.cli.spending import check_tuner
-from torchtune_smt.cli.wire import check_scalars
+from torchtune_smt.cli.options import check_options, check_values
+from torchtune_smt.cli.wire import check_scalars, class_of
 from torchtune_smt.core.accepts import (
     SWITCH,
     TEXT,
@@ -39,6 +38,7 @@ from torchtune_smt.core.accepts import (
 )
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
+from torchtune_smt.tuners.grouping.learners import option_rules
 
 # What else they are made of, where None will not do.
 NEEDED = {
@@ -205,7 +205,7 @@ def resolve(cfg: DictConfig) -> None:
     """Check options as the command does, before it makes anything of them."""
     check_options(cfg)
     if "tuner" in cfg:
-        check_tuner(cfg)
+        check_values(cfg, option_rules(class_of(cfg, "tuner")))
     for group in ("loss", "regularizer", "optimizer", "parallel", "engine", "tuner.solver"):
         part = OmegaConf.select(cfg, group)
         if part is not None and "_target_" in part:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from numpy.typing import NDArray
 
-from torchtune_smt.cli.errors import error_line
+from torchtune_smt.cli.hydra_main import error_line
 from torchtune_smt.core.archive import (
     ALIGNMENT,
     Archive,

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 import pytest
 
-from torchtune_smt.cli.errors import error_line
+from torchtune_smt.cli.hydra_main import error_line
 from torchtune_smt.core import machine_code
 from torchtune_smt.core.archive import well_formed
 from torchtune_smt.core.compiled import Compiled, inner, kernel

@@ -9,8 +9,7 @@ import pytest
 from commands import run_command
 
 from torchtune_smt.cli import main
-from torchtune_smt.cli.help import help_text, option_names, read_sentences
-from torchtune_smt.cli.translate import _NEVER
+from torchtune_smt.cli.help import NEVER, help_text, option_names, read_sentences
 from torchtune_smt.core.resources import config_folder
 
 TUNERS = "auto, batch, grouping, mert, mira, online, pro, stochastic"
@@ -51,7 +50,7 @@ def test_what_a_command_uses() -> None:
     assert "  input=???\n      A file (plain or .gz), one sentence a line; -: the standard" in text
     assert "  decoder.k=100\n      Length of the k-best lists.\n" in text
     assert not re.search(r"tuner\.|loss|optimizer|regularizer|init\.|overwrite|hydra\.", text)
-    refused = [name for name in _NEVER if re.search(rf"^  {re.escape(name)}=", text, re.M)]
+    refused = [name for name in NEVER if re.search(rf"^  {re.escape(name)}=", text, re.M)]
     assert not refused
     assert "  data.train=train\n      Sets: their names in these folders" in text
     text = help_text("train", "train.py", ["tuner=pro"])

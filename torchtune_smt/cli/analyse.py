@@ -13,7 +13,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import override_key, quoted, refuse_given, value_of
-from torchtune_smt.cli.errors import check_written
 from torchtune_smt.cli.systems import (
     compared,
     files_read,
@@ -25,7 +24,7 @@ from torchtune_smt.cli.systems import (
 )
 from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.pictures import FORMS
-from torchtune_smt.core.textio import atomic_path
+from torchtune_smt.core.textio import atomic_path, check_written
 from torchtune_smt.evaluation.analyses import ANALYSES, Analysis
 from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.outputs import Output

@@ -30,7 +30,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.help import option_names, read_sentences
 from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.recipe import leaves
-from torchtune_smt.core.resources import config_folder
+from torchtune_smt.core.resources import config_folder, from_here
 
 # What a shell does not take as it is between double quotes.
 _SPECIAL: Final = frozenset('"$`\\!')
@@ -144,13 +144,10 @@ def typed(option: str, value: str) -> str:
 
 def program_name() -> str:
     """Return how the installed command is typed here."""
-    if shutil.which("torchtune-smt"):
-        return "torchtune-smt"
     beside = Path(sys.executable).with_name("torchtune-smt")
-    if not beside.is_file():
+    if shutil.which("torchtune-smt") or not beside.is_file():
         return "torchtune-smt"
-    inside = beside.is_relative_to(Path.cwd())
-    return shlex.quote(str(beside.relative_to(Path.cwd()) if inside else beside))
+    return shlex.quote(str(from_here(beside)))
 
 
 def split_paths(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -169,13 +166,11 @@ class Given(NamedTuple):
 
     option: its name; the choice of a group is an option with the name of the group.
     text: what was given: the override, or the option's name as it stands in a file.
-    adds: whether the configuration has to have no such option (``+option=1``, and all of files).
     line: where it stands in a file of the user's.
     """
 
     option: str
     text: str
-    adds: bool = False
     path: Path | None = None
     line: int | None = None
 
@@ -226,7 +221,7 @@ def _of_command_line(cfg: DictConfig) -> Iterator[Given]:
     for override in HydraConfig.get().overrides.task:
         if override.startswith("+"):
             parsed = OverridesParser.create().parse_override(override)
-            yield from (Given(option, override, adds=True) for option in _added(parsed, cfg))
+            yield from (Given(option, override) for option in _added(parsed, cfg))
 
 
 def _added(parsed: Override, cfg: DictConfig) -> Iterator[str]:
@@ -255,8 +250,7 @@ def brings_options() -> bool:
 
 
 def _of_files(command: str, cfg: DictConfig) -> Iterator[Given]:
-    folders = own_folders()
-    if not folders:
+    if not (folders := own_folders()):
         return
     # What the package's own files set may have no effect: they are of any combination of parts.
     known = set()
@@ -267,28 +261,20 @@ def _of_files(command: str, cfg: DictConfig) -> Iterator[Given]:
             known |= {f"{prefix}{name}" for name in read_sentences(path).options}
     for option, _ in leaves("", OmegaConf.to_container(cfg)):
         if option not in known:
-            yield Given(option, option, True, *_place(folders, option))
-
-
-def _place(folders: list[Path], option: str) -> tuple[Path, int | None]:
-    """Return the user's file, and the line in it, that sets an option; or the folder at least."""
-    return next(_places(folders, option), (folders[0], None))
+            places = places_in_own_files(option)
+            yield Given(option, option, *(places[0] if places else (folders[0], None)))
 
 
 def places_in_own_files(option: str) -> list[tuple[Path, int]]:
     """Return the chosen files of the user's, and the lines in them, that set an option."""
-    return list(_places(own_folders(), option))
-
-
-def _places(folders: list[Path], option: str) -> Iterator[tuple[Path, int]]:
+    places = []
     for group, choice in HydraConfig.get().runtime.choices.items():
-        for folder in folders:
-            path = folder / group / f"{choice}.yaml"
+        for path in (folder / group / f"{choice}.yaml" for folder in own_folders()):
             if path.is_file():
                 lines = dict(_lines(yaml.compose(path.read_text("utf-8")), ""))
                 line = lines.get(option, lines.get(option.removeprefix(f"{group}.")))
-                if line is not None:
-                    yield path, line
+                places += [] if line is None else [(path, line)]
+    return places
 
 
 def _lines(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:

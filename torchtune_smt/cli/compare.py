@@ -13,7 +13,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import quoted, refuse_given, systems_option
-from torchtune_smt.cli.errors import check_written
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.systems import (
     compared,
@@ -25,7 +24,7 @@ from torchtune_smt.cli.systems import (
 )
 from torchtune_smt.core.errors import InputError, warn
 from torchtune_smt.core.text import split_words
-from torchtune_smt.core.textio import check_own
+from torchtune_smt.core.textio import check_own, check_written
 from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation.tables import STYLES, Results
 from torchtune_smt.metrics.corpus import METRICS
@@ -100,8 +99,7 @@ def _unused(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> dict[st
     runs = any(output.folder is not None for outputs in systems.values() for output in outputs)
     # A report shows the source, and runs translate the set, or have.
     if cfg.references is not None and cfg.html is None and not runs:
-        reason = "the references are those of references="
-        unused |= dict.fromkeys(("split", "data"), reason)
+        unused |= dict.fromkeys(("split", "data"), "the references are those of references=")
     return unused
 
 

@@ -12,8 +12,9 @@ from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key, quoted
+from torchtune_smt.cli.help import NEEDLESS
 from torchtune_smt.cli.hydra_main import make_classes_importable
-from torchtune_smt.cli.record import NEEDLESS, Settings, take_up
+from torchtune_smt.cli.record import Settings, take_up
 from torchtune_smt.cli.wire import decoder_class, make, make_dataset, make_templates, recipe
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.data.bitext import Corpus

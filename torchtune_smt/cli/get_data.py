@@ -4,25 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from textwrap import fill
 
-from torchtune_smt.data.corpora import CORPORA, addresses, fetch
-
-
-def listing() -> str:
-    """Return what is known of every public corpus: title, homepage, licence, addresses."""
-    entries = []
-    for name, corpus in CORPORA.items():
-        lines = [_wrapped(f"{name}: {corpus.title}"), f"  homepage  {corpus.homepage}"]
-        lines.append(_wrapped(f"  licence   {corpus.licence}"))
-        lines += [f"  file      {address}" for address in addresses(corpus)]
-        entries.append("\n".join(lines))
-    return "\n\n".join(entries)
-
-
-def _wrapped(text: str) -> str:
-    """Return a text in lines that fit a terminal."""
-    return fill(text, 80, subsequent_indent=12 * " ", break_on_hyphens=False)
+from torchtune_smt.data.corpora import CORPORA, fetch, listing
 
 
 def main() -> int:

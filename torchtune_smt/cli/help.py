@@ -14,13 +14,28 @@ from omegaconf import OmegaConf
 from torchtune_smt.core.resources import config_folder
 
 _WIDTH: Final = 100
+NEEDLESS: Final = frozenset(
+    "init sampler loss regularizer optimizer tuner parallel engine callbacks metric".split()
+)
+"""Groups of a run that have no part in how it decodes; minimum Bayes risk needs the metric."""
+
+NEVER: Final = {
+    **{group: f"translating takes no {group}" for group in NEEDLESS - {"metric"}},
+    "seed": "translating draws nothing at random",
+    "device": "translating works on the CPU alone",
+    "lm": "translating takes the language model of the whole bitext",
+    "report": "translating writes no report",
+    "resume": "translating goes on with no run",
+    "overwrite": "translating writes no run",
+    "data.dev": "translating reads `input` alone",
+    "data.test": "translating reads `input` alone",
+}
+"""Groups and options of ``train`` that change no translation, and why."""
+
 # What a command can be given, as it shares files with others, and makes no use of.
 _NEEDLESS: Final = {
-    "build_model": frozenset(("data.dev", "data.test")),
-    "translate": frozenset(
-        "init sampler loss regularizer optimizer tuner parallel engine experiment seed device lm "
-        "callbacks report resume overwrite data.dev data.test".split()
-    ),
+    "build_model": {"data.dev", "data.test"},
+    "translate": {*NEVER, "experiment"},
 }
 _KEY: Final = re.compile(r"( *)(\w+):")
 _ANOTHER: Final = re.compile(r"  - (\w+)$")
@@ -93,7 +108,7 @@ def help_text(
         cfg = compose(command, [*overrides, *more], return_hydra_config=True)
     choices = cfg.hydra.runtime.choices
     folders = [config_folder(), *folders]
-    needless = _NEEDLESS.get(command, frozenset())
+    needless = _NEEDLESS.get(command, set())
     own = read_sentences(config_folder() / f"{command}.yaml")
     lines = [f"usage: {program} [OPTION=VALUE ...]", "", *own.file, ""]
     groups = sorted({str(name) for name in choices if "/" not in str(name)} - needless - {"hydra"})

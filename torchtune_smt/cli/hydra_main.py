@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, ParamSpec
 
 import hydra
 import yaml
@@ -19,10 +22,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
     HydraException,
     InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
 )
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from torchtune_smt.cli.command_line import (
     Arguments,
@@ -31,31 +36,28 @@ from torchtune_smt.cli.command_line import (
     refuse_repeated,
     split_arguments,
     split_paths,
+    typed,
     with_plus,
 )
-from torchtune_smt.cli.errors import error_line
-from torchtune_smt.cli.help import help_text
-from torchtune_smt.cli.options import check_options, refuse_removed
+from torchtune_smt.cli.help import help_text, option_names
+from torchtune_smt.cli.options import check_options, missing, refuse_removed
 from torchtune_smt.core.errors import (
     DivergenceError,
     InputError,
     KernelError,
     cure_of,
+    did_you_mean,
+    escaped,
     warn,
 )
 from torchtune_smt.core.resources import PACKAGE, config_folder
 from torchtune_smt.core.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.runs.folder import claimed
 
-
-class Command(Protocol):
-    """A command: reads its arguments from ``sys.argv`` and returns its exit code."""
-
-    def __call__(self, more: Sequence[str] = (), arguments: Sequence[str] | None = None) -> int:
-        """Run it, with overrides of its own besides those of its arguments, or of others."""
-        ...
+P = ParamSpec("P")
 
 
+@dataclass
 class Sweep:
     """What became of the runs of a sweep; of a single run nothing is known.
 
@@ -65,11 +67,10 @@ class Sweep:
     failed: the overrides of those that failed.
     """
 
-    def __init__(self) -> None:
-        self.folder: Path | None = None
-        self.runs = 0
-        self.done: list[Path] = []
-        self.failed: list[str] = []
+    folder: Path | None = None
+    runs: int = 0
+    done: list[Path] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
     def do(self, job: Callable[[], Any]) -> Any:
         """Do a run; one of a sweep may fail without ending the others, and returns NaN then.
@@ -121,8 +122,11 @@ _OF_HYDRA: Final = (HydraException, OmegaConfBaseException, yaml.MarkedYAMLError
 
 def hydra_main(
     name: str, sweep: Sweep | None = None, take: Callable[[DictConfig], None] | None = None
-) -> Callable[[Callable[[DictConfig], Any]], Command]:
+) -> Callable[[Callable[[DictConfig], Any]], Callable[..., int]]:
     """Return a decorator: a function of a configuration becomes a command.
+
+    A command reads its arguments from ``sys.argv``, or is given them, takes overrides of its own
+    besides, and returns its exit code.
 
     Bad input, and an option that is unknown or out of range, end the command with a message on
     the standard error output and exit code 1. Flags such as ``--config-dir`` may stand anywhere.
@@ -133,7 +137,7 @@ def hydra_main(
     take: puts what else is known into the configuration, once what the user gave has been checked.
     """
 
-    def decorate(function: Callable[[DictConfig], Any]) -> Command:
+    def decorate(function: Callable[[DictConfig], Any]) -> Callable[..., int]:
         def one(cfg: DictConfig) -> Any:
             # Hydra prints a stack trace for what leaves this function, but not for SystemExit.
             try:
@@ -178,18 +182,15 @@ def hydra_main(
 
             before = sys.argv
             given = split_arguments(before[1:] if arguments is None else arguments)
-            if "--help" in given.flags:
-                return _print_help(name, given)
-            many = "--multirun" in given.flags or any(
-                o.partition("=")[0] == "hydra.mode" for o in given.overrides
-            )
-            if sweep is None and many:
-                print(f"error: {name} has no sweeps; leave -m out", file=sys.stderr)
-                return 1
-            sys.argv = [sys.argv[0], *map(with_plus, given.overrides), *more, *given.flags]
+            modes = [o for o in given.overrides if o.partition("=")[0] == "hydra.mode"]
             # Hydra then raises instead of printing a trace: the message says enough.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             try:
+                if "--help" in given.flags:
+                    return _print_help(name, given)
+                if sweep is None and ("--multirun" in given.flags or modes):
+                    raise InputError(f"{name} has no sweeps; leave -m out")
+                sys.argv = [before[0], *map(with_plus, given.overrides), *more, *given.flags]
                 with _mode_known(given):
                     hydra.main(
                         config_path=str(config_folder()), config_name=name, version_base="1.3"
@@ -236,37 +237,83 @@ def _mode_known(given: Arguments) -> Iterator[None]:
         Hydra.get_mode = get_mode  # type: ignore[method-assign]
 
 
+def refusing(command: Callable[P, int]) -> Callable[P, int]:
+    """Let a command say of its arguments what is wrong, as Hydra's commands do: a decorator."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return command(*args, **kwargs)
+        except (InputError, HydraException) as error:
+            raise_if_stopped()
+            print(error_line(error), file=sys.stderr)
+            return 1
+
+    return run
+
+
 def _print_help(name: str, given: Arguments) -> int:
     """Print what a command takes, with the choices that are given; return its exit code."""
     folders = config_folders(given.flags)
     for folder in folders:
         if not folder.is_dir():
-            print(f"error: {folder}: no such folder of configurations", file=sys.stderr)
-            return 1
+            raise InputError("no such folder of configurations", path=folder)
     program = sys.argv[0] if " " in sys.argv[0] else f"python {sys.argv[0]}"
-    try:
-        # Files and folders, which some commands take without a name, change nothing.
-        print(help_text(name, program, split_paths(given.overrides)[1], folders))
-    except _OF_HYDRA as error:
-        line = _hydras_line(error, given)
-        if line is None:
-            raise
-        print(line, file=sys.stderr)
-        return 1
+    # Files and folders, which some commands take without a name, change nothing.
+    print(help_text(name, program, split_paths(given.overrides)[1], folders))
     return 0
+
+
+def error_line(error: BaseException) -> str:
+    """Return what is said about an error that ends a command, in one line."""
+    if isinstance(error, InstantiationException):
+        error = error.__cause__ or error
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and (cure := cure_of(error)):
+        text += f"; {cure}"
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, choice = str(error.missing_cfg_file).rpartition("/")
+        text = f"there is no {group}={choice}; choose of {', '.join(error.options)}"
+        text += did_you_mean(choice, error.options)
+        text += "; --config-dir=FOLDER names a folder with others"
+    elif isinstance(error, OverrideParseException):
+        reason = text.removeprefix(f"Error parsing override '{error.override}'").strip()
+        text = (
+            f"{error.override}: cannot be read as OPTION=VALUE ({reason.splitlines()[0]}); a value "
+            "with other characters than those of plain words wants quotes within quotes, as in "
+            f"{typed('output', 'a, b.txt')}"
+        )
+    elif isinstance(error, MissingMandatoryValue) and isinstance(error.full_key, str):
+        text = missing(error.full_key)
+    elif named := re.search(r"Missing mandatory value: ([\w.]+)", text):
+        # What another option is made of.
+        text = missing(named[1])
+    elif unknown := re.match(r"Could not override '(.*)'", text):
+        name, names = unknown[1], set(option_names())
+        cure = did_you_mean(name, names) or "; --help shows all that there are"
+        if name in names:
+            group, dot, _ = name.partition(".")
+            place = f"with the {group} that is chosen here" if dot else "of this command"
+            cure = f" {place}, though another one has it"
+        text = f"there is no option {name}{cure}"
+    return "error: " + escaped(" ".join(text.split("\n")))
 
 
 def _hydras_line(error: Exception, given: Arguments) -> str | None:
     """Return what is said of an error that Hydra has raised; None if it is another's."""
-    if isinstance(error, HydraException | OmegaConfBaseException):
+    if isinstance(error, InputError | HydraException | OmegaConfBaseException):
         return error_line(error)
     if isinstance(error, yaml.MarkedYAMLError):
         return f"error: {_damaged_file(error)}"
+    if not _is_hydras(error):
+        return None
     if isinstance(error, UnicodeDecodeError):
-        return f"error: {_undecodable(config_folders(given.flags))}" if _in_hydra(error) else None
+        return f"error: {_undecodable(config_folders(given.flags))}"
     # Of flags that do not go together or a group that is null; what bad input of ours is has
     # become another error.
-    return f"error: {error}{_cure(given.overrides)}" if _is_hydras(error) else None
+    return f"error: {error}{_cure(given.overrides)}"
 
 
 def _undecodable(folders: Iterable[Path]) -> str:
@@ -309,15 +356,10 @@ def _damaged_file(error: yaml.MarkedYAMLError) -> str:
 
 
 def _is_hydras(error: Exception) -> bool:
-    """Return whether an error was raised in Hydra itself."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(hydra.__file__).parent)
-
-
-def _in_hydra(error: Exception) -> bool:
-    """Return whether an error was raised where Hydra reads configurations."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(Path(f.filename).name == "file_config_source.py" for f in frames)
+    """Return whether an error was raised in Hydra, or where it reads configurations."""
+    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    reads = any(path.name == "file_config_source.py" for path in files)
+    return reads or (bool(files) and files[-1].is_relative_to(Path(hydra.__file__).parent))
 
 
 def _cure(overrides: Sequence[str]) -> str:

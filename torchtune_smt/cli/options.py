@@ -169,7 +169,7 @@ def check_options(cfg: DictConfig) -> None:
     """
     for key in cfg:
         if OmegaConf.is_missing(cfg, key):
-            raise _missing(str(key))
+            raise InputError(missing(str(key)))
     for group in _OBJECTS:
         if group in cfg and "_target_" not in (cfg[group] if OmegaConf.is_dict(cfg[group]) else ()):
             raise InputError(
@@ -219,8 +219,9 @@ def require_all(cfg: DictConfig, needless: Collection[str] = ()) -> None:
     """Raise InputError if any value is still to be given, apart from options that are needless."""
     for name in sorted(OmegaConf.missing_keys(cfg)):
         if name not in needless:
-            raise _missing(name)
+            raise InputError(missing(name))
 
 
-def _missing(name: str) -> InputError:
-    return InputError(f"{name} is missing; give it with {name}=VALUE")
+def missing(name: str) -> str:
+    """Return what is said of a value that is still to be given."""
+    return f"{name} is missing; give it with {name}=VALUE"

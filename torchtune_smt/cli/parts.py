@@ -11,8 +11,8 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from torchtune_smt.cli.options import check_values
 from torchtune_smt.cli.spending import (
-    check_tuner,
     learner_class,
     taken_by_others,
     tuner_takes,
@@ -31,7 +31,7 @@ from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.losses import check_loss
 from torchtune_smt.runs.optimizers import Optimizers
 from torchtune_smt.runs.parts import Parts
-from torchtune_smt.tuners.grouping.learners import group_learner
+from torchtune_smt.tuners.grouping.learners import group_learner, option_rules
 
 
 def make_parts(cfg: DictConfig) -> Parts:
@@ -40,7 +40,7 @@ def make_parts(cfg: DictConfig) -> Parts:
     Raises InputError: there is no such class, or an argument is out of range or of a wrong type.
     """
     takes, options = tuner_takes(cfg), cfg.tuner
-    check_tuner(cfg)
+    check_values(cfg, option_rules(class_of(cfg, "tuner")))
     dataset, templates = make_dataset(cfg), make_templates(cfg)
     metric, sampler = make(cfg, "metric", "bind"), make(cfg, "sampler", "sample")
     loss = make(cfg, "loss", "__call__", "reduction")

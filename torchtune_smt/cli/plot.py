@@ -11,7 +11,7 @@ from typing import Final
 from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path
-from torchtune_smt.runs.curves import Run, draw, has_curves, legend, read_metrics
+from torchtune_smt.runs.curves import draw, legend, read_curves, read_metrics
 from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.timeline import draw_timeline, has_jobs
 
@@ -66,19 +66,9 @@ def main() -> int:
         )
     curves = {}
     for label, outputs in zip(labels, systems.values(), strict=True):
-        runs = [_with_curves(output.path) for output in outputs]
+        runs = [read_curves(output.path) for output in outputs]
         curves[legend(label, runs)] = runs
     return _draw(options.output, partial(draw, curves, window=window))
-
-
-def _with_curves(path: Path) -> Run:
-    """Return what a run recorded, if there is something to draw."""
-    run = read_metrics(path)
-    if not has_curves(run):
-        raise InputError(
-            "has nothing to draw: nothing was measured yet; wait, or leave it out", path=path
-        )
-    return run
 
 
 def _draw(path: Path, drawing: Callable[..., None]) -> int:

@@ -37,11 +37,6 @@ from torchtune_smt.runs.records import (
     read_yaml,
 )
 
-NEEDLESS: Final = frozenset(
-    "init sampler loss regularizer optimizer tuner parallel engine callbacks metric".split()
-)
-"""Groups of a run that have no part in how it decodes; minimum Bayes risk needs the metric."""
-
 WHERE: Final = frozenset({"engine", "threads", "device", "decoder.keep_mb", "parallel.workers"})
 """What says where a command computes, and with how much: its own command line alone, no record."""
 

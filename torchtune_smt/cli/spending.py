@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -26,22 +26,19 @@ from torchtune_smt.cli.command_line import (
     places_in_own_files,
     refuse_given,
 )
-from torchtune_smt.cli.options import check_values, chosen_name
+from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.wire import class_of, not_taken_by_decoder
-from torchtune_smt.core.accepts import rules_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import argument_names, takes_anything
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.minimizer import Accuracy, SmoothedHinge
+from torchtune_smt.minimizer import Accuracy
 from torchtune_smt.runs.parts import Parts
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.base import GroupLearner
 from torchtune_smt.tuners.grouping.controls import ClusteredWeights
 from torchtune_smt.tuners.grouping.learners import LEARNERS
-from torchtune_smt.tuners.grouping.minimum import MINIMIZER_LOSSES, BatchLearning
-from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 
 INJECTED: Final = {
     group: {"self", *names.split()}
@@ -90,26 +87,6 @@ def learner_class(cfg: DictConfig) -> type[GroupLearner] | None:
     if "learning" not in tuner_takes(cfg):
         return None
     return LEARNERS.get(cfg.tuner.get("learning"))
-
-
-def check_tuner(cfg: DictConfig) -> None:
-    """Raise InputError if an owner of the group ``tuner`` does not accept one of its options."""
-    owners: dict[str, tuple[Any, ...]] = {
-        "tuner": (PreparedLearning, *LEARNERS.values(), class_of(cfg, "tuner")),
-        "tuner.dev": (BatchTuner,),
-        "tuner.minimizer": (BatchLearning, SmoothedHinge, Accuracy),
-        "tuner.clusters": (ClusteredWeights,),
-        "regularizer": (BatchLearning,),
-    }
-    rules = {
-        f"{holder}.{name}": rule
-        for holder, kinds in owners.items()
-        for kind in kinds
-        for name, rule in rules_of(kind).items()
-    }
-    rules["tuner.minimizer.loss"] = MINIMIZER_LOSSES
-    rules["tuner.minimizer.seconds"] = rules["tuner.minimizer.seconds"].or_null()
-    check_values(cfg, rules)
 
 
 def options_taken(cfg: DictConfig, holder: str, *, at_all: bool = False) -> set[str] | None:

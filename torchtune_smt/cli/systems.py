@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig
 
 from torchtune_smt.cli.command_line import (
     override_key,
@@ -16,11 +15,9 @@ from torchtune_smt.cli.command_line import (
     split_paths,
     systems_option,
 )
-from torchtune_smt.cli.errors import error_line
-from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.wire import make_dataset
+from torchtune_smt.cli.hydra_main import hydra_main, refusing
+from torchtune_smt.cli.wire import data_options, make_dataset
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.stopping import raise_if_stopped
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.kbest.lists import Source
@@ -102,13 +99,10 @@ def paths_of(option: str, files: Any) -> list[str]:
 
 def compared(cfg: DictConfig, split: str, *, takes_references: bool = True) -> Compared:
     """Return the set on which systems are compared; what is given of ``data`` is checked."""
-    data: Any = None
+    data = None
     if "data" in cfg:
         make_dataset(cfg)
-        data = {
-            str(name): None if OmegaConf.is_missing(cfg.data, name) else value
-            for name, value in OmegaConf.to_container(cfg.data, resolve=True).items()  # type: ignore[union-attr]
-        }
+        data = data_options(cfg)
     given = cfg.get("references") if takes_references else None
     references = None if given is None else paths_of("references", given)
     return Compared(split, open_run, _longest_source, data, references, takes_references)
@@ -137,6 +131,7 @@ def _longest_source(weights: Path) -> int | None:
     return longest_source(weights)
 
 
+@refusing
 def run_on_systems(
     name: str,
     function: Callable[[DictConfig], None],
@@ -147,17 +142,12 @@ def run_on_systems(
     named: takes these paths, from which it may take some away, the options and the flags, and
         returns the options.
     """
-    try:
-        overrides, flags = split_arguments(sys.argv[1:])
-        paths, options = split_paths(overrides)
-        options = named(paths, options, flags)
-        if paths:
-            options = [*options, systems_option(paths)]
-        return hydra_main(name)(function)(arguments=[*options, *flags])
-    except (InputError, HydraException) as error:
-        raise_if_stopped()
-        print(error_line(error), file=sys.stderr)
-        return 1
+    overrides, flags = split_arguments(sys.argv[1:])
+    paths, options = split_paths(overrides)
+    options = named(paths, options, flags)
+    if paths:
+        options = [*options, systems_option(paths)]
+    return hydra_main(name)(function)(arguments=[*options, *flags])
 
 
 def write_table(cfg: DictConfig, styled: Callable[[str], str]) -> None:

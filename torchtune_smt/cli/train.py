@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -24,8 +23,7 @@ from torchtune_smt.cli.command_line import (
     value_of,
 )
 from torchtune_smt.cli.compare import compare_runs
-from torchtune_smt.cli.errors import error_line
-from torchtune_smt.cli.hydra_main import Sweep, hydra_main
+from torchtune_smt.cli.hydra_main import Sweep, hydra_main, refusing
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import PartsOf, check_grouping, make_parts
 from torchtune_smt.cli.record import Settings, record, says_where, take_up
@@ -33,7 +31,8 @@ from torchtune_smt.cli.spending import refuse_unused, unused_options
 from torchtune_smt.cli.wire import make_list
 from torchtune_smt.core.errors import InputError, NotWrittenError, shown, warn
 from torchtune_smt.core.recipe import leaves
-from torchtune_smt.core.stopping import advice_when_stopped, raise_if_stopped
+from torchtune_smt.core.resources import from_here
+from torchtune_smt.core.stopping import advice_when_stopped
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.runs.folder import (
     CHECKPOINT,
@@ -108,7 +107,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     )
     run.prepare(
         resume=cfg.resume is not None,
-        longer=bool(_MORE & set(map(override_key, settings.given))),
+        longer=any(override_key(o) in _MORE for o in settings.given),
         overwrite=cfg.overwrite,
         may_write_model=settings.may_write_model,
         printed=printed,
@@ -119,54 +118,48 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     return score
 
 
+@refusing
 def main() -> int:
     """Tune; ``resume=FOLDER`` goes on with a run that was stopped, with its own settings."""
-    try:
-        given, flags = split_arguments(sys.argv[1:])
-        settings, more = Settings(given), []
-        resumed = value_of(given, "resume")
-        _refuse_misplaced(given, flags, resumes=bool(resumed))
-        if resumed:
-            folder = Path(str(resumed))
-            if not (folder / CHECKPOINT).is_file() and not (folder / WEIGHTS).is_file():
-                raise InputError("holds no run that can be resumed; check the path", path=folder)
-            refuse_links(folder)
-            settings = take_up(folder, given, resumes=True)
-            if settings.elsewhere:
-                left = shown(" ".join(settings.elsewhere))
-                warn([f"not taken from the run's record: {left}; give again what is to hold here"])
-            more = [*settings.recorded, f"hydra.run.dir={quoted(str(folder))}"]
-        sweeps = [o for o in given if override_key(o) == "hydra.sweep.dir"]
-        if sweeps and "${" not in sweeps[-1]:
-            refuse_links(Path(str(value_of(sweeps, "hydra.sweep.dir"))), is_of_sweeps)
-        own = [flag for flag in flags if flag.startswith("--config-dir=")]
-        sweep = Sweep()
-        reported: list[Path] = []
-        task = partial(_train, settings=settings, reported=reported)
-        code = hydra_main("train", sweep, partial(settings.apply, goes_on=True))(task)(more)
-        if sweep.folder is not None:
-            failed = compare_runs(
-                sweep.folder, sweep.done, table=True, report=bool(reported), flags=own
-            )
-            code = code or (failed if reported else 0)
-            if sweep.failed:
-                # Behind the table, which may be buffered.
-                sys.stdout.flush()
-                print(sweep.summary(), file=sys.stderr)
-        elif reported:
-            code = code or compare_runs(reported[0], reported, table=False, report=True, flags=own)
-        return code
-    except (InputError, HydraException) as error:
-        raise_if_stopped()
-        print(error_line(error), file=sys.stderr)
-        return 1
+    given, flags = split_arguments(sys.argv[1:])
+    settings, more = Settings(given), []
+    resumed = value_of(given, "resume")
+    _refuse_misplaced(given, flags, resumes=bool(resumed))
+    if resumed:
+        folder = Path(str(resumed))
+        if not (folder / CHECKPOINT).is_file() and not (folder / WEIGHTS).is_file():
+            raise InputError("holds no run that can be resumed; check the path", path=folder)
+        refuse_links(folder)
+        settings = take_up(folder, given, resumes=True)
+        if settings.elsewhere:
+            left = shown(" ".join(settings.elsewhere))
+            warn([f"not taken from the run's record: {left}; give again what is to hold here"])
+        more = [*settings.recorded, f"hydra.run.dir={quoted(str(folder))}"]
+    sweeps = [o for o in given if override_key(o) == "hydra.sweep.dir"]
+    if sweeps and "${" not in sweeps[-1]:
+        refuse_links(Path(str(value_of(sweeps, "hydra.sweep.dir"))), is_of_sweeps)
+    own = [flag for flag in flags if flag.startswith("--config-dir=")]
+    sweep = Sweep()
+    reported: list[Path] = []
+    task = partial(_train, settings=settings, reported=reported)
+    code = hydra_main("train", sweep, partial(settings.apply, goes_on=True))(task)(more)
+    if sweep.folder is not None:
+        failed = compare_runs(
+            sweep.folder, sweep.done, table=True, report=bool(reported), flags=own
+        )
+        code = code or (failed if reported else 0)
+        if sweep.failed:
+            # Behind the table, which may be buffered.
+            sys.stdout.flush()
+            print(sweep.summary(), file=sys.stderr)
+    elif reported:
+        code = code or compare_runs(reported[0], reported, table=False, report=True, flags=own)
+    return code
 
 
 def _next_command(cfg: DictConfig, run: Run) -> str:
     """Return the command that applies a run's weights, as it is typed in a shell."""
-    path = run.folder / WEIGHTS
-    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    weights = typed("weights", str(path))
+    weights = typed("weights", str(from_here(run.folder / WEIGHTS)))
     program = program_name()
     if run.parts.decoder.stored:
         lists = cfg.decoder.get("test") or cfg.decoder.dev
@@ -186,26 +179,17 @@ def _how_to_go_on(folder: Path) -> str:
     if is_finished(folder):
         return "the run in its folder is finished"
     if (folder / CHECKPOINT).is_file():
-        inside = folder.is_relative_to(Path.cwd())
-        path = folder.relative_to(Path.cwd()) if inside else folder
         where = [shlex.quote(o) for o in HydraConfig.get().overrides.task if says_where(o)]
-        return f"go on with {' '.join([typed('resume', str(path)), *where])}"
+        return f"go on with {' '.join([typed('resume', str(from_here(folder))), *where])}"
     return "there is nothing to resume yet"
 
 
 # With these a finished run may be made longer.
-_MORE = {"tuner.epochs", "tuner.iterations", "tuner.patience"}
+_MORE: Final = ("tuner.epochs", "tuner.iterations", "tuner.patience")
 # What may differ between a run and the one that resumes it: it does not change the result.
-_FREE = (
-    *WITHOUT_EFFECT,
-    "decoder.seconds",
-    "decoder.keep_mb",
-    "parallel.workers",
-    "tuner.epochs",
-    "tuner.iterations",
-    "tuner.patience",
-    "tuner.checkpoint_minutes",
-    "tuner.keep_lists",
+_FREE: Final = (
+    *(*WITHOUT_EFFECT, *_MORE, "decoder.seconds", "decoder.keep_mb", "parallel.workers"),
+    *("tuner.checkpoint_minutes", "tuner.keep_lists"),
 )
 
 

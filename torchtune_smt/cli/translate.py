@@ -8,42 +8,28 @@ from functools import partial
 from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from torchtune_smt.cli.command_line import refuse_given, split_arguments, value_of
 from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
-from torchtune_smt.cli.errors import check_written, error_line
-from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.help import NEEDLESS, NEVER
+from torchtune_smt.cli.hydra_main import hydra_main, refusing
 from torchtune_smt.cli.options import chosen_name
-from torchtune_smt.cli.record import NEEDLESS, Settings, take_up
+from torchtune_smt.cli.record import Settings, take_up
 from torchtune_smt.cli.rerank import output_of, risk_order
 from torchtune_smt.cli.wire import class_of, decoder_class, not_taken_by_decoder
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.stopping import raise_if_stopped
+from torchtune_smt.core.textio import check_written
 from torchtune_smt.data.bitext import ON_ERROR, source_batches
 from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.decoders.uncovered import Uncovered
 from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.kbest.writers import nbest_lines
-
-# Groups and options of ``train`` that change no translation, and why.
-_NEVER: Final = {
-    **{group: f"translating takes no {group}" for group in NEEDLESS - {"metric"}},
-    "seed": "translating draws nothing at random",
-    "device": "translating works on the CPU alone",
-    "lm": "translating takes the language model of the whole bitext",
-    "report": "translating writes no report",
-    "resume": "translating goes on with no run",
-    "overwrite": "translating writes no run",
-    "data.dev": "translating reads `input` alone",
-    "data.test": "translating reads `input` alone",
-}
 
 
 def _translate(cfg: DictConfig, settings: Settings) -> None:
@@ -116,29 +102,23 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
         print(said, file=sys.stderr)
 
 
+@refusing
 def main() -> int:
     """Translate with the settings of the run that made the weights."""
-    try:
-        given, flags = split_arguments(sys.argv[1:])
-        if "--help" not in flags:
-            # Before those of the run come beside them, with which they may not go together.
-            refuse_given(_NEVER, given)
-        weights = value_of(given, "weights")
-        settings = Settings(given)
-        if weights:
-            settings = take_up(
-                Path(str(weights)).parent,
-                given,
-                needless=NEEDLESS - {"metric"} if value_of(given, "mbr") else NEEDLESS,
-            )
-        command = hydra_main("translate", take=settings.apply)(
-            partial(_translate, settings=settings)
+    given, flags = split_arguments(sys.argv[1:])
+    if "--help" not in flags:
+        # Before those of the run come beside them, with which they may not go together.
+        refuse_given(NEVER, given)
+    weights = value_of(given, "weights")
+    settings = Settings(given)
+    if weights:
+        settings = take_up(
+            Path(str(weights)).parent,
+            given,
+            needless=NEEDLESS - {"metric"} if value_of(given, "mbr") else NEEDLESS,
         )
-        return command(settings.recorded)
-    except (InputError, HydraException) as error:
-        raise_if_stopped()
-        print(error_line(error), file=sys.stderr)
-        return 1
+    command = hydra_main("translate", take=settings.apply)(partial(_translate, settings=settings))
+    return command(settings.recorded)
 
 
 def _unused(cfg: DictConfig) -> dict[str, str]:

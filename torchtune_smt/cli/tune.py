@@ -15,7 +15,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import override_key, program_name, typed
-from torchtune_smt.cli.errors import check_written
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.systems import paths_of
 from torchtune_smt.cli.wire import make
@@ -24,7 +23,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.text import split_words
-from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.textio import check_written, read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import Origin, save_weights
 from torchtune_smt.data.suspicions import output_suspicions

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import logging
 import re
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
+import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key
-from torchtune_smt.cli.errors import one_line, why_missing
 from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.core.accepts import argument_rules
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe, argument_names, check_part, named_errors
+from torchtune_smt.core.resources import from_here
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
 
@@ -68,11 +72,11 @@ def _made(
             except InstantiationException as error:
                 cause = error.__cause__ or error
                 if target := re.match(r"Error locating target '(.*)', set env", str(error)):
-                    message = f"{option}: {target[1]}: {why_missing(target[1], cause)}"
+                    message = f"{option}: {target[1]}: {_why_missing(target[1], cause)}"
                     raise InputError(message) from None
                 if isinstance(cause, ValueError | TypeError):
                     raise cause from None
-                raise InputError(f"{option}: {one_line(cause)}") from None
+                raise InputError(f"{option}: {_one_line(cause)}") from None
             check_scalars(f"{option}{place}", partial)
             part = partial(*first, **more)
         check_part(option, part, *methods)
@@ -101,12 +105,15 @@ def make_dataset(cfg: DictConfig, *needed: str) -> Dataset:
     for name in needed:
         # Says what is missing.
         cfg.data[name]
-    given: dict[str, Any] = {
-        str(name): None if OmegaConf.is_missing(cfg.data, name) else cfg.data[name]
-        for name in cfg.data
-    }
+    given = data_options(cfg)
     with named_errors("data", given):
         return Dataset(**given)
+
+
+def data_options(cfg: DictConfig) -> dict[str, Any]:
+    """Return the options of the group ``data``; None stands for those that are missing."""
+    found: Any = OmegaConf.to_container(cfg.data, resolve=True)
+    return {n: None if OmegaConf.is_missing(cfg.data, n) else v for n, v in found.items()}
 
 
 def class_of(cfg: DictConfig, group: str) -> Any:
@@ -119,7 +126,7 @@ def class_of(cfg: DictConfig, group: str) -> Any:
         with _quiet_hydra():
             kind = get_object(target)
     except (ImportError, ValueError) as error:
-        raise InputError(f"{group}._target_={target}: {why_missing(target, error)}") from None
+        raise InputError(f"{group}._target_={target}: {_why_missing(target, error)}") from None
     try:
         inspect.signature(kind)
     except TypeError:
@@ -127,6 +134,53 @@ def class_of(cfg: DictConfig, group: str) -> Any:
     except ValueError:
         raise InputError(f"{group}._target_={target}: its arguments are not known") from None
     return kind
+
+
+def _why_missing(target: str, error: BaseException) -> str:
+    """Return why there is no such class, or why its module fails, in one line.
+
+    target: the module and the class, as in ``_target_``.
+    error: what Hydra raised when it looked for them; it says what its cause is.
+    """
+    cause = error.__cause__ or error
+    if isinstance(cause, SyntaxError) and cause.filename is not None:
+        return f"{_place(cause.filename, cause.lineno)}: {cause.msg}; correct this line"
+    module, says = target.partition(".")[0], _one_line(cause)
+    frames = _frames_of_modules(error.__cause__)
+    if frames:
+        place = _place(frames[-1].filename, frames[-1].lineno)
+        if isinstance(cause, ModuleNotFoundError):
+            return f"{place}: there is no module {cause.name}; is it installed?"
+        return f"{place}: {type(cause).__name__}: {says}"
+    if isinstance(cause, ModuleNotFoundError) and cause.name == module:
+        return f"there is no such class, as there is no module {module}; is it in this folder?"
+    if isinstance(cause, ModuleNotFoundError) and cause.name is not None:
+        holder, _, name = cause.name.rpartition(".")
+        return f"there is no such class, as {holder} has no {name}; is it spelt so?"
+    return f"there is no such class: {says}"
+
+
+def _one_line(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    return " ".join(str(error).split("\n"))
+
+
+def _frames_of_modules(error: BaseException | None) -> list[traceback.FrameSummary]:
+    """Return where a module was when it failed; nothing if none was there to be run."""
+    if error is None:
+        return []
+    finders = (Path(hydra.__file__).parent, Path(importlib.__file__).parent)
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen ")
+        and not any(Path(frame.filename).is_relative_to(folder) for folder in finders)
+    ]
+
+
+def _place(filename: str, line: int | None) -> str:
+    """Return a line of a file, as it is called from here."""
+    return f"{from_here(Path(filename))}:{line}"
 
 
 @contextmanager

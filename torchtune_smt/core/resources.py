@@ -8,6 +8,11 @@ EXAMPLE = "pkg://torchtune_smt/example"
 """What configurations call the folder of the bundled example corpus, wherever it lies."""
 
 
+def from_here(path: Path) -> Path:
+    """Return a path as it is called from the current folder, if it leads into it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def config_folder() -> Path:
     """Return the folder of Hydra's configurations.
 

@@ -396,6 +396,25 @@ def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
         rest = rest[end:]
 
 
+def check_written(
+    written: Mapping[str, str | None], read: Iterable[str | os.PathLike[str]] = ()
+) -> None:
+    """Raise InputError where a file that is to be written is read, or is to be written twice.
+
+    written: the value of each option that names a file to write.
+    read: files that the command reads; ``-`` is none.
+    """
+    taken = {os.path.realpath(path): "a file that is read" for path in read if str(path) != "-"}
+    for option, path in written.items():
+        # A pipe or a device may be written to as often as one likes.
+        if path is None or (os.path.exists(path) and not Path(path).is_file()):
+            continue
+        place = os.path.realpath(path)
+        if place in taken:
+            raise InputError(f"{option} is {taken[place]}: choose another name for it", path=path)
+        taken[place] = f"what {option} names, too"
+
+
 def check_own(path: str | os.PathLike[str], *, links: bool = False) -> None:
     """Raise InputError if what has a name of this package's is no plain file.
 

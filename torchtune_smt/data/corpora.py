@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 from torchtune_smt.core.errors import InputError
@@ -325,3 +326,19 @@ def _download(url: str, timeout: float) -> bytes:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"is no whole gzip file ({error}); fetch it again", path=url) from None
+
+
+def listing() -> str:
+    """Return what is known of every public corpus: title, homepage, licence, addresses."""
+    entries = []
+    for name, corpus in CORPORA.items():
+        lines = [_wrapped(f"{name}: {corpus.title}"), f"  homepage  {corpus.homepage}"]
+        lines.append(_wrapped(f"  licence   {corpus.licence}"))
+        lines += [f"  file      {address}" for address in addresses(corpus)]
+        entries.append("\n".join(lines))
+    return "\n\n".join(entries)
+
+
+def _wrapped(text: str) -> str:
+    """Return a text in lines that fit a terminal."""
+    return fill(text, 80, subsequent_indent=12 * " ", break_on_hyphens=False)

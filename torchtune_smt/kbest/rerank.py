@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.core.text import split_fields
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.formats import layout_of, read_text_of_lists, stream_lists
 from torchtune_smt.kbest.forms import BARS, detected, read_lists
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.stored_lists import StoredLists
+from torchtune_smt.kbest.stored_lists import StoredLists, names_in
 from torchtune_smt.kbest.writers import WRITERS, bar_lines
 
 
@@ -120,3 +121,91 @@ def list_lines(block: Block, lists: KBestLists, path: Path) -> Iterator[str]:
     elif block.lines:
         total = layout_of(bytearray(b"\n".join(block.lines[:1000])), BARS[block.form]).total
         yield from bar_lines(lists, block.lines, block.first, total)
+
+
+# Features that a message names.
+_NAMED: Final = 5
+
+
+class Reranker:
+    """Puts lists of a file in the order that weights give them.
+
+    path: of the weights.
+    k: hypotheses of a list that are kept at most.
+    by_risk: returns lists in an order of another kind, of at most so many hypotheses.
+    say: told which features with a weight the lists lack.
+    added: returns lists with more features, if the weights have some.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        weights: FrozenWeights,
+        k: int,
+        by_risk: Callable[[KBestLists, int], KBestLists] | None,
+        say: Callable[[str], None],
+        added: Callable[[KBestLists], KBestLists] | None = None,
+    ) -> None:
+        self._path, self._k, self._by_risk, self._say = path, k, by_risk, say
+        self._added = added
+        self._values = weights.values
+        self._names = weights.features.names(range(len(weights)))
+        self._own: list[str] = []
+        self._weights = FrozenWeights(Vocabulary(), np.empty(0))
+
+    def blocks(self, path: Path, form: str, **options: Any) -> Iterator[tuple[Block, KBestLists]]:
+        """Yield lists as they were read, and in their new order.
+
+        options: as for `blocks`.
+
+        Raises InputError: the file is bad, or has no feature with a weight.
+        """
+        if not self._values.any():
+            self._say(f"{self._path}: all weights are 0, which leaves lists as they are")
+        # Nothing is written before a weight has been found.
+        waiting: list[tuple[Block, KBestLists]] = []
+        active, features = int(np.count_nonzero(self._values)), None
+        for block in blocks(path, form, **options):
+            block.stored.check_features(path)
+            if block.stored.skipped:
+                self._say(f"{path}: {block.stored.summary()}")
+            features = block.stored.lists.features
+            assert features is not None
+            waiting.append((block, self._reranked(block.stored.lists, features)))
+            if not self._values.any() or len(self._lacking(features)) < active:
+                yield from waiting
+                waiting = []
+        assert features is not None
+        lacking = self._lacking(features)
+        if waiting:
+            raise InputError(
+                f"has no weight for any feature of {path}: it has {_some(lacking)}, and the lists "
+                f"have {_some(features.names(range(len(features))))}; was it made for other lists?",
+                path=self._path,
+            )
+        if lacking:
+            self._say(
+                f"{self._path}: {len(lacking):,} of {active:,} features with a weight are nowhere "
+                f"in {path}: {_some(lacking)}"
+            )
+
+    def _lacking(self, features: Vocabulary) -> list[str]:
+        """Return the features with a weight that are not known."""
+        active = [self._own[i] for i in np.flatnonzero(self._values).tolist()]
+        found = features.lookup(active) >= 0
+        return [name for name, there in zip(active, found, strict=True) if not there]
+
+    def _reranked(self, lists: KBestLists, features: Vocabulary) -> KBestLists:
+        if self._added is not None:
+            lists = self._added(lists)
+        own = names_in(features, self._names)
+        if own != self._own:
+            self._own, self._weights = own, FrozenWeights(Vocabulary(own), self._values)
+        if self._by_risk is None:
+            return reranked(lists, self._weights, self._k)
+        return self._by_risk(reranked(lists, self._weights), self._k)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first few of some names."""
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")

@@ -67,9 +67,17 @@ def read_metrics(path: Path) -> dict[str, Series]:
     return series
 
 
-def has_curves(run: Run) -> bool:
-    """Return whether a run recorded anything that `draw` shows."""
-    return any(name in _DRAWN or name.startswith(_ACTIVE) for name in run)
+def read_curves(path: Path) -> Run:
+    """Return what a run recorded, if there is something that `draw` shows.
+
+    Raises InputError: there is nothing, or as `read_metrics`.
+    """
+    run = read_metrics(path)
+    if not any(name in _DRAWN or name.startswith(_ACTIVE) for name in run):
+        raise InputError(
+            "has nothing to draw: nothing was measured yet; wait, or leave it out", path=path
+        )
+    return run
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from torchtune_smt.core.resources import from_here
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.runs.log import active_features
@@ -64,8 +65,7 @@ def summary(
 
 def contents(folder: Path) -> str:
     """Return what lies in a run folder, a line a file, and how its curves are looked at."""
-    inside = folder.is_relative_to(Path.cwd())
-    folder = folder.relative_to(Path.cwd()) if inside else folder
+    folder = from_here(folder)
     lines = [f"{folder} has"]
     for name, what in {
         "weights.txt.gz": "tuned weights, name and value a line",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from torchtune_smt.core.accepts import Rule, rules_of
 from torchtune_smt.core.checks import check_device
 from torchtune_smt.core.recipe import named_errors
-from torchtune_smt.minimizer import Accuracy
+from torchtune_smt.minimizer import Accuracy, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.base import GroupLearner
 from torchtune_smt.tuners.grouping.controls import ClusteredWeights, RandomPairs
-from torchtune_smt.tuners.grouping.minimum import BatchLearning, minimizer_loss
+from torchtune_smt.tuners.grouping.minimum import MINIMIZER_LOSSES, BatchLearning, minimizer_loss
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 from torchtune_smt.tuners.grouping.steps import Compute, GroupLearning, MixedLearning
 
@@ -22,6 +24,29 @@ LEARNERS: Final[dict[str, type[GroupLearner]]] = {
     "random_pairs": RandomPairs,
     "clusters": ClusteredWeights,
 }
+
+
+def option_rules(tuner: type) -> dict[str, Rule]:
+    """Return what the options of a tuner may be that its class, or what learns groups, takes.
+
+    They are called as in a configuration: ``tuner.minimizer.mu``.
+    """
+    owners = {
+        "tuner": (PreparedLearning, *LEARNERS.values(), tuner),
+        "tuner.dev": (BatchTuner,),
+        "tuner.minimizer": (BatchLearning, SmoothedHinge, Accuracy),
+        "tuner.clusters": (ClusteredWeights,),
+        "regularizer": (BatchLearning,),
+    }
+    rules = {
+        f"{holder}.{name}": rule
+        for holder, kinds in owners.items()
+        for kind in kinds
+        for name, rule in rules_of(kind).items()
+    }
+    rules["tuner.minimizer.loss"] = MINIMIZER_LOSSES
+    rules["tuner.minimizer.seconds"] = rules["tuner.minimizer.seconds"].or_null()
+    return rules
 
 
 def group_learner(
