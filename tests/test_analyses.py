@@ -39,8 +39,7 @@ from torchtune_smt.evaluation.tables import Table
 from torchtune_smt.evaluation.translations import Segment, reference_order, segments
 from torchtune_smt.features import RuleId
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.runs.curves import read_metrics
-from torchtune_smt.runs.timeline import round_seconds
+from torchtune_smt.runs.curves import read_metrics, round_seconds
 
 Values = dict[str, float]
 

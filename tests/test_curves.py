@@ -23,8 +23,16 @@ from torchtune_smt.evaluation.pictures import (
 )
 from torchtune_smt.evaluation.tables import Table
 from torchtune_smt.parallel.engine import Job, utilisation_numbers
-from torchtune_smt.runs.curves import Series, band, draw, legend, read_metrics, smoothed
-from torchtune_smt.runs.timeline import draw_timeline, utilisation
+from torchtune_smt.runs.curves import (
+    Series,
+    band,
+    draw,
+    draw_timeline,
+    legend,
+    read_metrics,
+    smoothed,
+    utilisation,
+)
 
 
 def write_run(folder: Path, seed: int, loss: str, test: float) -> Path:

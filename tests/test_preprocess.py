@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.core.text import RESERVED, UNKNOWN_WORDS
-from torchtune_smt.data.preprocess import Detokenizer, LengthFilter, Preprocessor
-from torchtune_smt.data.stand_ins import protected
+from torchtune_smt.data.preprocess import Detokenizer, LengthFilter, Preprocessor, protected
 
 LINE = "Herr Dr. Müller sagt: „Das ist z.B. gut“ – oder?"
 

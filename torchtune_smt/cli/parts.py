@@ -29,8 +29,7 @@ from torchtune_smt.cli.wire import (
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.losses import check_loss
-from torchtune_smt.runs.optimizers import Optimizers
-from torchtune_smt.runs.parts import Parts
+from torchtune_smt.runs.parts import Optimizers, Parts
 from torchtune_smt.tuners.grouping.learners import group_learner, option_rules
 
 

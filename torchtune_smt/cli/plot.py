@@ -11,9 +11,15 @@ from typing import Final
 from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path
-from torchtune_smt.runs.curves import draw, legend, read_curves, read_metrics
+from torchtune_smt.runs.curves import (
+    draw,
+    draw_timeline,
+    has_jobs,
+    legend,
+    read_curves,
+    read_metrics,
+)
 from torchtune_smt.runs.folder import METRICS
-from torchtune_smt.runs.timeline import draw_timeline, has_jobs
 
 # Mini-batches that a point of a curve is the mean of.
 _SMOOTH: Final = 5

@@ -32,11 +32,10 @@ from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.models.moses_ini import read_any_weights
-from torchtune_smt.runs.curves import Run, read_metrics
+from torchtune_smt.runs.curves import Run, read_metrics, round_seconds
 from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.outputs import Compared, Output
 from torchtune_smt.runs.records import recorded_tuning
-from torchtune_smt.runs.timeline import round_seconds
 
 # Of a system's name, as the head of a column.
 LONGEST: Final = 20

@@ -19,8 +19,7 @@ from torchtune_smt.evaluation.features import (
     by_template,
 )
 from torchtune_smt.evaluation.tuned import Judged, WeightRange
-from torchtune_smt.runs.curves import Run
-from torchtune_smt.runs.timeline import round_seconds
+from torchtune_smt.runs.curves import Run, round_seconds
 
 
 def draw_overlaps(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from functools import cache
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +16,55 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import checked_numbers
 from torchtune_smt.core.errors import InputError, shown
 from torchtune_smt.core.offsets import offsets
-from torchtune_smt.core.text import split_words
+from torchtune_smt.core.text import UNKNOWN_WORDS, split_words
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.measure import BLEU, Measure, mean
 from torchtune_smt.kbest.sentences import ELSEWHERE, FileNumbers
-from torchtune_smt.metrics.filters import FILTERS, filtered
+
+
+def _without_bpe(words: list[str]) -> list[str]:
+    """Join pieces: those of subword-nmt end in ``@@``, words of SentencePiece begin with ``▁``."""
+    line = " ".join(words)
+    if "▁" in line:
+        line = line.replace(" ", "").replace("▁", " ")
+    return split_words(f"{line} ".replace("@@ ", ""))
+
+
+def _without_unknown(words: list[str]) -> list[str]:
+    return [word for word in words if word not in UNKNOWN_WORDS]
+
+
+def _lowercase(words: list[str]) -> list[str]:
+    return [word.lower() for word in words]
+
+
+@cache
+def _detokenizer() -> Any:
+    # It takes long to import.
+    from sacremoses import MosesDetokenizer
+
+    return MosesDetokenizer(lang="en")
+
+
+def _detokenize(words: list[str]) -> list[str]:
+    return split_words(_detokenizer().detokenize(words))
+
+
+FILTERS: Final[dict[str, Callable[[list[str]], list[str]]]] = {
+    "unk": _without_unknown,
+    "bpe": _without_bpe,
+    "detokenize": _detokenize,
+    "lowercase": _lowercase,
+}
+
+
+def filtered(words: list[str], names: Sequence[str]) -> list[str]:
+    """Return words as some filters leave them, in the order of their names."""
+    for name in names:
+        words = FILTERS[name](words)
+    return words
+
 
 T = TypeVar("T")
 
@@ -99,7 +143,7 @@ def bind_metric(
 class CorpusMetric(Checked, ABC):
     """A metric that is, of a corpus, a function of statistics that add up.
 
-    filters: names of `torchtune_smt.metrics.filters.FILTERS`, in their order: what is left out of
+    filters: names of `torchtune_smt.metrics.base.FILTERS`, in their order: what is left out of
         account in hypotheses and references. Output stays as it came.
     """
 

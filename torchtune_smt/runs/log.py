@@ -1,4 +1,4 @@
-"""What a run writes down while it goes on: TensorBoard events and a file of metrics."""
+"""What a run writes down while it goes on: TensorBoard events, metrics, sample translations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,13 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, check_plain, open_own, writing
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.features.templates import numbered_templates
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.rounds import Callback, Progress, Rounds
 from torchtune_smt.tuners.base import Report
+from torchtune_smt.tuners.sentences import translate
 
 
 class RunLog(Callback):
@@ -186,3 +189,43 @@ def _by_template(weights: Weights) -> dict[str, Float64]:
     active = np.flatnonzero(values[weights.n_dense :]) + weights.n_dense
     templates, number = numbered_templates(weights.features, active)
     return {template: values[active[number == t]] for t, template in enumerate(templates)}
+
+
+SAMPLES: Final = 5
+
+
+class SampleTranslations(Callback):
+    """Records how a few sentences of a set are translated after each round.
+
+    log: gets the texts.
+    sentences: they must be decoded elsewhere, too: nothing new may come into the decoder's
+        vocabularies. `SAMPLES` of them are taken, at equal distances.
+    """
+
+    def __init__(
+        self, log: RunLog, decoder: Decoder, weights: Weights, sentences: Sentences
+    ) -> None:
+        self._log = log
+        self._decoder = decoder
+        self._weights = weights
+        number = min(SAMPLES, len(sentences))
+        places = np.linspace(0, len(sentences) - 1, number).astype(int).tolist()
+        self._sources = [sentences.sources[i] for i in places]
+        self._references = [sentences.references[i] for i in places]
+
+    def record(self, step: int) -> None:
+        """Record the translations with the weights of the moment, at a step."""
+        blocks = []
+        lines = translate(self._decoder, self._weights, self._sources)
+        for source, references, line in zip(self._sources, self._references, lines, strict=True):
+            rows = [("source", " ".join(source.words))] if source.words else []
+            rows += [("reference", " ".join(reference)) for reference in references]
+            rows.append(("translation", line))
+            blocks.append("\n".join(f"{name:<12} {text}" for name, text in rows))
+        # As code: what stands in a sentence is no markup.
+        self._log.text("translations", "\n\n".join(f"```\n{block}\n```" for block in blocks), step)
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        """Record the translations after a round."""
+        if report.kind == "round":
+            self.record(run.progress.sentences)

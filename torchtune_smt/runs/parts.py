@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import torch
+from torch import Tensor
+
 from torchtune_smt.core.accepts import behaves_as
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe
+from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
@@ -20,15 +24,73 @@ from torchtune_smt.metrics.base import is_of_bleu
 from torchtune_smt.models.base import ModelSource
 from torchtune_smt.models.moses_ini_writing import INI, export_to_ini, files_of_ini
 from torchtune_smt.optim import AdaGrad
+from torchtune_smt.optim.adapter import check_optimizer
 from torchtune_smt.parallel.base import Serial, Strategy
 from torchtune_smt.parallel.engine import Engine, InProcess
 from torchtune_smt.regularizers import L1, NoRegularizer, Regularizer
-from torchtune_smt.runs.optimizers import Optimizers
 from torchtune_smt.samplers import PairSampler, ProSampler
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.grouping.base import GroupLearner
 from torchtune_smt.tuners.grouping.steps import Compute
 from torchtune_smt.tuners.online import OnlineTuner
+
+
+class Optimizers:
+    """Makes optimizers.
+
+    recipe: of the class, but for the parameters.
+    regularizer: given to a class that has an argument of this name.
+    regularizes_dense: whether dense features are not left alone.
+
+    As attributes:
+    name: of the class.
+    regularizes: whether it takes a regulariser.
+    forgets: whether the weights that it begins with do not matter to it.
+    averages: whether it is to keep an average of the weights.
+
+    Raises InputError, ValueError, TypeError: an option is out of range, or the optimizer cannot
+        tune.
+    """
+
+    def __init__(
+        self, recipe: Recipe, regularizer: Regularizer, *, regularizes_dense: bool = False
+    ) -> None:
+        self.regularizes_dense = regularizes_dense
+        self._recipe = recipe
+        self._regularizer = regularizer
+        kind = recipe.kind
+        self.name = getattr(kind, "__name__", str(kind))
+        self.forgets = bool(getattr(kind, "forgets", False))
+        self.regularizes = "regularizer" in recipe.names
+        if self.regularizes and not regularizes_dense and "unregularized" not in recipe.names:
+            raise InputError(
+                f"optimizer: {self.name} takes a regularizer and no `unregularized`, the number of "
+                "dense features, which come first and are to be left alone: let it take that, or "
+                "have dense features regularised, too (+optimizer.regularize_dense=true)"
+            )
+        optimizer = self([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))])
+        # Those of this package are tested, and have kernels that take long to compile.
+        if not type(optimizer).__module__.startswith(f"{PACKAGE.name}."):
+            check_optimizer(self)
+        self.average = recipe.options.get("average", "none")
+        self.averages = self.average != "none" and hasattr(optimizer, "averaged")
+
+    def __call__(
+        self, parameters: list[Tensor], n_dense: int = 0, regularizer: Regularizer | None = None
+    ) -> torch.optim.Optimizer:
+        """Return a new optimizer.
+
+        n_dense: their first coordinates are so many dense features.
+        regularizer: in the place of the usual one.
+        """
+        offered = {
+            "regularizer": self._regularizer if regularizer is None else regularizer,
+            "unregularized": 0 if self.regularizes_dense else n_dense,
+        }
+        taken = {name: value for name, value in offered.items() if name in self._recipe.names}
+        optimizer: torch.optim.Optimizer = self._recipe.make(parameters, **taken)
+        return optimizer
+
 
 # What an argument of a tuner's or solver's class stands for.
 _GROUPS: Final = {

@@ -17,7 +17,7 @@ from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.runs.checkpoint import Checkpoints, NameFile, load_checkpoint
-from torchtune_smt.runs.console import Console
+from torchtune_smt.runs.console import Console, contents, gained_nothing, summary
 from torchtune_smt.runs.files import named_files, read_files
 from torchtune_smt.runs.folder import (
     CHECKPOINT,
@@ -35,11 +35,9 @@ from torchtune_smt.runs.folder import (
     remove_lists,
 )
 from torchtune_smt.runs.group_records import GroupRecords
-from torchtune_smt.runs.log import RunLog
+from torchtune_smt.runs.log import RunLog, SampleTranslations
 from torchtune_smt.runs.parts import Parts
 from torchtune_smt.runs.rounds import Callback, Rounds
-from torchtune_smt.runs.samples import SampleTranslations
-from torchtune_smt.runs.summary import contents, gained_nothing, summary
 from torchtune_smt.runs.task import Task, evaluate_start, limits_of, open_task, score_of
 from torchtune_smt.runs.transcript import Transcript
 from torchtune_smt.runs.tuning import Tuning

@@ -51,8 +51,7 @@ from measured import measured
 from runs import LOG, REPOSITORY, Run, complete, said_path
 from tuned import Corpus
 
-from torchtune_smt.runs.curves import read_metrics
-from torchtune_smt.runs.timeline import round_seconds
+from torchtune_smt.runs.curves import read_metrics, round_seconds
 
 SCRIPT: Final = "scripts/experiments/reproduce/green2013.py"
 
