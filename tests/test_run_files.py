@@ -11,7 +11,7 @@ import yaml
 from commands import MODEL, SMALL, Outcome, run_command
 
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.runs.folder import check_foreign, check_model_apart, empty
+from torchtune_smt.runs.folder import RunFolder, empty
 from torchtune_smt.runs.records import recorded_overrides
 
 OPTIONS = [*MODEL, *SMALL, "tuner.epochs=1", "data.test=null", "features=dense", "threads=1"]
@@ -305,10 +305,10 @@ def test_files_of_the_users_own_are_not_written_over(finished: Path, name: str) 
         )
         assert content(folder) == {name: b"mine"}
     # Of a run that has not come far, or that is left alone in any case, it may be.
-    check_foreign(folder, [folder / name])
+    RunFolder(folder).check_foreign([folder / name])
     (folder / ".hydra").mkdir()
     (folder / ".hydra" / "overrides.yaml").write_text("[]")
-    check_foreign(folder)
+    RunFolder(folder).check_foreign()
 
 
 @pytest.mark.parametrize("more", [[], ["overwrite=true"]])
@@ -341,11 +341,11 @@ def test_a_model_where_a_run_removes_files(tmp_path: Path, name: str) -> None:
 
 
 def test_a_model_beside_what_a_run_writes(tmp_path: Path) -> None:
-    check_model_apart(tmp_path, tmp_path / "model")
-    check_model_apart(tmp_path, tmp_path / "model" / "lists" / "iteration-1")
-    check_model_apart(tmp_path / "run", tmp_path / "run2")
+    RunFolder(tmp_path).check_model_apart(tmp_path / "model")
+    RunFolder(tmp_path).check_model_apart(tmp_path / "model" / "lists" / "iteration-1")
+    RunFolder(tmp_path / "run").check_model_apart(tmp_path / "run2")
     # A model above a run is refused where it is built anew.
-    check_model_apart(tmp_path / "model" / "run", tmp_path / "model")
+    RunFolder(tmp_path / "model" / "run").check_model_apart(tmp_path / "model")
 
 
 def test_a_run_in_the_folder_of_a_model(finished: Path) -> None:

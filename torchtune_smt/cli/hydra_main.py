@@ -52,7 +52,7 @@ from torchtune_smt.core.errors import (
 )
 from torchtune_smt.core.resources import PACKAGE, config_folder
 from torchtune_smt.core.stopping import CLOSED, discard_output, raise_if_stopped
-from torchtune_smt.runs.folder import claimed
+from torchtune_smt.runs.folder import RunFolder
 
 P = ParamSpec("P")
 
@@ -399,5 +399,5 @@ def _forget_run() -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     if folder != Path.cwd():
         # Another run may be at work there that has written nothing yet.
-        with suppress(InputError, OSError), claimed(folder):
+        with suppress(InputError, OSError), RunFolder(folder).claimed():
             folder.rmdir()

@@ -37,9 +37,7 @@ from torchtune_smt.core.textio import read_lines
 from torchtune_smt.runs.folder import (
     CHECKPOINT,
     WEIGHTS,
-    check_name,
-    check_unused,
-    claimed,
+    RunFolder,
     is_finished,
     is_of_runs,
     is_of_sweeps,
@@ -56,11 +54,12 @@ def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
     reported: gets the folder of a run that is to be reported on.
     """
     folder = Path(HydraConfig.get().runtime.output_dir)
-    check_name(folder, _folder_option())
-    with advice_when_stopped(lambda: _how_to_go_on(folder)), claimed(folder, _folder_option()):
+    own = RunFolder(folder, _folder_option())
+    own.check_name()
+    with advice_when_stopped(lambda: _how_to_go_on(folder)), own.claimed():
         if cfg.resume is None:
             if not cfg.overwrite:
-                check_unused(folder, _how_to_go_on(folder), _folder_option())
+                own.check_unused(_how_to_go_on(folder))
             refuse_links(folder, is_of_runs)
         with transcript() as printed:
             try:

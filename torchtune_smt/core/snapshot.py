@@ -23,7 +23,6 @@ class Snapshot(Protocol):
     @property
     def version(self) -> int:
         """How many times the weights had been changed."""
-        ...
 
     def read(self, features: Vocabulary | None, ids: Integers) -> Float64:
         """Return the weights (float64) of some features; 0 for names that are unknown.
@@ -31,7 +30,6 @@ class Snapshot(Protocol):
         features: the reader's own; None: the weights' own.
         ids: in `features`.
         """
-        ...
 
 
 class NamedWeights(Snapshot, Protocol):
@@ -43,12 +41,10 @@ class NamedWeights(Snapshot, Protocol):
     @property
     def features(self) -> Vocabulary:
         """Names of the features."""
-        ...
 
     @property
     def n_dense(self) -> int:
         """The number of dense features, which are the first."""
-        ...
 
 
 class ByName:

@@ -92,7 +92,6 @@ class BoundMetric(Protocol):
 
         The references are those of sentence ``kbest.index``.
         """
-        ...
 
 
 class Metric(Protocol):
@@ -108,7 +107,6 @@ class Metric(Protocol):
         Nobody asks for the gains of sentences that are tuned on elsewhere, as those of other
         shards: such have one reference without words here.
         """
-        ...
 
 
 def bind_metric(

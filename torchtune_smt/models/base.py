@@ -87,7 +87,6 @@ class ModelSource(Protocol):
         may_write: whether a model may be built, and binary copies be left beside it. If not, one
             that is missing is refused.
         """
-        ...
 
 
 # A model of so many bytes takes a while to open, and memory: it is announced.

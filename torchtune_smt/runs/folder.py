@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Final
@@ -53,137 +54,129 @@ def is_of_sweeps(name: str) -> bool:
     return name.isdecimal() or name in ("multirun.yaml", REPORT)
 
 
-@contextmanager
-def claimed(folder: Path, option: str = "hydra.run.dir") -> Iterator[None]:
-    """Keep other runs out of a folder, where the file system has locks.
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, of which is asked whether the run may write to it.
 
-    option: the one that chooses another folder.
-
-    Raises InputError: another run is at work there.
+    option: the one that chooses another folder, for messages.
     """
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+
+    path: Path
+    option: str = "hydra.run.dir"
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other runs out of a folder, where the file system has locks.
+
+        Raises InputError: another run is at work there.
+        """
+        handle = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    "another run is at work in this folder; wait for its end, or choose another "
+                    f"{self.option}",
+                    path=self.path,
+                ) from None
+            except OSError:
+                pass
+            yield
+        finally:
+            os.close(handle)
+
+    def check_name(self) -> None:
+        """Raise InputError if a folder cannot be that of a run: its files name it in UTF-8."""
+        try:
+            str(self.path).encode("utf-8")
+        except UnicodeEncodeError:
             raise InputError(
-                "another run is at work in this folder; wait for its end, or choose another "
-                f"{option}",
-                path=folder,
+                f"this name is not valid UTF-8; choose another {self.option}, or rename the folder "
+                "at fault",
+                path=self.path,
             ) from None
-        except OSError:
-            pass
-        yield
-    finally:
-        os.close(handle)
 
+    def check_unused(self, how_to_go_on: str) -> None:
+        """Raise InputError if a folder holds a run: its files would mix with those of a new one.
 
-def check_name(folder: Path, option: str = "hydra.run.dir") -> None:
-    """Raise InputError if a folder cannot be that of a run: its files name it in UTF-8.
+        how_to_go_on: what is said of a run that was stopped.
+        """
+        if is_finished(self.path):
+            found, cure = "a finished run", f"choose another {self.option}"
+        elif (self.path / CHECKPOINT).exists():
+            found, cure = "a run that was stopped", how_to_go_on
+        else:
+            return
+        raise InputError(f"holds {found}; {cure}, or empty it with overwrite=true", path=self.path)
 
-    option: the one that chooses another folder.
-    """
-    try:
-        str(folder).encode("utf-8")
-    except UnicodeEncodeError:
-        raise InputError(
-            f"this name is not valid UTF-8; choose another {option}, or rename the folder at fault",
-            path=folder,
-        ) from None
+    def check_foreign(self, kept: Collection[Path] = ()) -> None:
+        """Raise InputError if a folder without a run has files that one would write over.
 
+        kept: files that the run leaves alone, wherever they are.
+        """
+        begun = (WEIGHTS, CHECKPOINT, f"{RECORDS}/overrides.yaml")
+        if any((self.path / one).exists() for one in begun):
+            return
+        for pattern in (*_OTHERS, *_FIRST):
+            for path in sorted(self.path.glob(pattern)):
+                # An empty one may be what the shell has just made for the output of this command.
+                empty_file = path.is_file() and path.stat().st_size == 0
+                if not empty_file and not any(path.samefile(one) for one in kept):
+                    raise InputError(
+                        "is of no run, and one in this folder would write over it; move it away, "
+                        f"or choose another {self.option}",
+                        path=path,
+                    )
 
-def check_unused(folder: Path, how_to_go_on: str, option: str = "hydra.run.dir") -> None:
-    """Raise InputError if a folder holds a run: its files would mix with those of a new one.
+    def check_model_apart(self, model: Path) -> None:
+        """Raise InputError if a model that is built would lie where a run writes, or removes files.
 
-    how_to_go_on: what is said of a run that was stopped.
-    option: the one that chooses another folder.
-    """
-    if is_finished(folder):
-        found, cure = "a finished run", f"choose another {option}"
-    elif (folder / CHECKPOINT).exists():
-        found, cure = "a run that was stopped", how_to_go_on
-    else:
-        return
-    raise InputError(f"holds {found}; {cure}, or empty it with overwrite=true", path=folder)
+        A model may lie in a run's folder, beside what the run writes.
+
+        model: the model's folder, which need not be there.
+        """
+        place, inner = Path(os.path.realpath(self.path)), Path(os.path.realpath(model))
+        if inner == place:
+            raise InputError(
+                "is model.folder and the folder of the run, and each needs its own; choose another "
+                f"{self.option}",
+                path=model,
+            )
+        if inner.is_relative_to(place):
+            # From the run's folder on, as a path from the root: such a one is matched as a whole.
+            within = PurePath("/", inner.relative_to(place))
+            if any(one.match(f"/{own}") for one in (within, *within.parents) for own in _OWN):
+                raise InputError(
+                    "is model.folder, and a run writes or removes files of this name in its "
+                    "folder; choose another model.folder",
+                    path=model,
+                )
+
+    def check_not_read(self, read: Iterable[tuple[str, Path]], kept: Collection[Path] = ()) -> None:
+        """Raise InputError if a run would remove a file that it reads, or write over it.
+
+        read: the files that it reads, each with the option that names it.
+        kept: files that the run leaves alone, wherever they are.
+        """
+        names = {_identity(path): name for name, path in read if path.is_file()}
+        for path in kept:
+            names.pop(_identity(path), None)
+        for pattern in _OWN if names else ():
+            for found in sorted(self.path.glob(pattern)):
+                for path in [found, *found.rglob("*")]:
+                    if path.is_file() and _identity(path) in names:
+                        raise InputError(
+                            f"is a file that is read ({names[_identity(path)]}), and a run in this "
+                            f"folder would remove it, or write over it; move it away, or choose "
+                            f"another {self.option}",
+                            path=path,
+                        )
 
 
 def is_finished(folder: Path) -> bool:
     """Return whether the run in a folder has ended, and is not being made longer since."""
     return (folder / WEIGHTS).exists() and not (folder / LONGER).exists()
-
-
-def check_foreign(folder: Path, kept: Collection[Path] = (), option: str = "hydra.run.dir") -> None:
-    """Raise InputError if a folder in which no run has begun has files that one would write over.
-
-    kept: files that the run leaves alone, wherever they are.
-    option: the one that chooses another folder.
-    """
-    if any((folder / one).exists() for one in (WEIGHTS, CHECKPOINT, f"{RECORDS}/overrides.yaml")):
-        return
-    for pattern in (*_OTHERS, *_FIRST):
-        for path in sorted(folder.glob(pattern)):
-            # An empty one may be what the shell has just made for the output of this command.
-            empty_file = path.is_file() and path.stat().st_size == 0
-            if not empty_file and not any(path.samefile(one) for one in kept):
-                raise InputError(
-                    f"is of no run, and one in this folder would write over it; move it away, or "
-                    f"choose another {option}",
-                    path=path,
-                )
-
-
-def check_model_apart(folder: Path, model: Path, option: str = "hydra.run.dir") -> None:
-    """Raise InputError if a model that is built would lie where a run writes, or removes files.
-
-    A model may lie in a run's folder, beside what the run writes.
-
-    folder: the run's.
-    model: the model's folder, which need not be there.
-    option: the one that chooses another folder for the run.
-    """
-    place, inner = Path(os.path.realpath(folder)), Path(os.path.realpath(model))
-    if inner == place:
-        raise InputError(
-            "is model.folder and the folder of the run, and each needs its own; choose another "
-            f"{option}",
-            path=model,
-        )
-    if inner.is_relative_to(place):
-        # From the run's folder on, as a path from the root: such a one is matched as a whole.
-        within = PurePath("/", inner.relative_to(place))
-        if any(one.match(f"/{own}") for one in (within, *within.parents) for own in _OWN):
-            raise InputError(
-                "is model.folder, and a run writes or removes files of this name in its folder; "
-                "choose another model.folder",
-                path=model,
-            )
-
-
-def check_not_read(
-    folder: Path,
-    read: Iterable[tuple[str, Path]],
-    kept: Collection[Path] = (),
-    option: str = "hydra.run.dir",
-) -> None:
-    """Raise InputError if a run in a folder would remove a file that it reads, or write over it.
-
-    read: the files that it reads, each with the option that names it.
-    kept: files that the run leaves alone, wherever they are.
-    option: the one that chooses another folder.
-    """
-    names = {_identity(path): name for name, path in read if path.is_file()}
-    for path in kept:
-        names.pop(_identity(path), None)
-    for pattern in _OWN if names else ():
-        for found in sorted(folder.glob(pattern)):
-            for path in [found, *found.rglob("*")]:
-                if path.is_file() and _identity(path) in names:
-                    raise InputError(
-                        f"is a file that is read ({names[_identity(path)]}), and a run in this "
-                        f"folder would remove it, or write over it; move it away, or choose "
-                        f"another {option}",
-                        path=path,
-                    )
 
 
 def _identity(path: Path) -> tuple[int, int]:

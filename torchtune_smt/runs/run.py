@@ -26,10 +26,7 @@ from torchtune_smt.runs.folder import (
     LONGER,
     NAMES,
     WEIGHTS,
-    check_foreign,
-    check_model_apart,
-    check_not_read,
-    check_unused,
+    RunFolder,
     empty,
     is_finished,
     remove_lists,
@@ -112,17 +109,18 @@ class Run:
             one.
         """
         parts, folder = self.parts, self.folder
+        own = RunFolder(folder, self._option)
         folder.mkdir(parents=True, exist_ok=True)
         self._resumed = resume
         if resume:
             self._check_finished(longer)
         else:
             if not overwrite:
-                check_unused(folder, "resume it", self._option)
-            check_foreign(folder, parts.kept, self._option)
+                own.check_unused("resume it")
+            own.check_foreign(parts.kept)
             built_in = getattr(parts.model, "folder", None)
             if parts.model is not None and parts.model.from_bitext and built_in is not None:
-                check_model_apart(folder, Path(built_in), self._option)
+                own.check_model_apart(Path(built_in))
         # The tensors of a mini-batch are small: threads cost more than they bring, and decode
         # besides.
         torch.set_num_threads(1)
@@ -131,7 +129,7 @@ class Run:
         if not resume:
             named = [*named_files(parts, self._settings, task.read)]
             named += [("init.file", path) for path in parts.kept]
-            check_not_read(folder, named, parts.left_alone(folder), self._option)
+            own.check_not_read(named, parts.left_alone(folder))
         # All weights 0 leave stored lists as they are.
         self._as_they_came = task.decoder.stored and not bool(task.weights.parameter.any())
         self.rounds = self.tuning.open(task, folder, resumed=resume)

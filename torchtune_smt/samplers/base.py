@@ -33,7 +33,6 @@ class PairSampler(Protocol):
         Raises ValueError: the list has no gains, or one of them is not finite; or a part of the
         seed is 2^63 or more.
         """
-        ...
 
 
 def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]) -> Rows:

@@ -68,7 +68,6 @@ class Tuner(Checked, ABC):
         number: from 1.
         done: so many reports of this round were yielded before the run was stopped.
         """
-        ...
 
     def summary(self, kept: bool) -> Report:
         """Return what is said of a round once it has been evaluated; see `Report.kept`."""

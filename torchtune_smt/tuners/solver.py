@@ -47,7 +47,6 @@ class Solver(Protocol):
 
         Raises InputError: the lists are none that this solver can work on.
         """
-        ...
 
 
 @runtime_checkable
@@ -63,7 +62,6 @@ class PairSolver(Protocol):
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for pairs; else as `Solver.solve`."""
-        ...
 
 
 def wants_pairs(solver: Solver) -> TypeGuard[PairSolver]:

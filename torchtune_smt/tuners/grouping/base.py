@@ -351,7 +351,6 @@ class GroupLearner(Checked, ABC):
         Raises InputError: there are no pairs; d is smaller than the number of sparse features that
         may get a weight. DivergenceError: a margin is not finite.
         """
-        ...
 
 
 def _equal(pairs: Rows, others: Rows) -> bool:

@@ -57,7 +57,6 @@ class StepLearning(GroupLearner):
 
         what: how it is called where it is shown.
         """
-        ...
 
     def find(self, problem: Problem) -> LearntGroups:
         """Return the groups; see `GroupLearner.find`."""

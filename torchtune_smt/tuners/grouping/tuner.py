@@ -44,7 +44,6 @@ class SolverOfGroups(ABC):
     @abstractmethod
     def groups_of(self, start: Float64) -> FeatureGroups:
         """Return the groups, given the weights so far."""
-        ...
 
     @property
     def takes_pairs(self) -> bool:
