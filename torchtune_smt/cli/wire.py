@@ -8,8 +8,7 @@ import inspect
 import logging
 import re
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,9 @@ from torchtune_smt.core.recipe import Recipe, argument_names, check_part, named_
 from torchtune_smt.core.resources import from_here
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
+
+# Of a class that it does not find Hydra logs nothing: the error says it.
+logging.getLogger("hydra.utils").addFilter(lambda record: False)
 
 
 def make(
@@ -123,8 +125,7 @@ def class_of(cfg: DictConfig, group: str) -> Any:
     """
     target = str(OmegaConf.select(cfg, group)["_target_"])
     try:
-        with _quiet_hydra():
-            kind = get_object(target)
+        kind = get_object(target)
     except (ImportError, ValueError) as error:
         raise InputError(f"{group}._target_={target}: {_why_missing(target, error)}") from None
     try:
@@ -181,17 +182,6 @@ def _frames_of_modules(error: BaseException | None) -> list[traceback.FrameSumma
 def _place(filename: str, line: int | None) -> str:
     """Return a line of a file, as it is called from here."""
     return f"{from_here(Path(filename))}:{line}"
-
-
-@contextmanager
-def _quiet_hydra() -> Iterator[None]:
-    """Let Hydra log nothing of a class that it does not find: the error says it."""
-    logger = logging.getLogger("hydra.utils")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def decoder_class(cfg: DictConfig) -> type[Decoder]:
