@@ -206,7 +206,8 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
     named = partial(chosen_name, cfg, choices)
     return {
         **not_taken_by_decoder(cfg, choices),
-        **parts.unused(named, OmegaConf.to_container(cfg.data, resolve=True)),  # type: ignore[arg-type]
+        # One that is missing may still be given as a name.
+        **parts.unused(named, {str(name): cfg.data.get(name, "") for name in cfg.data}),
         **_of_parallel(cfg, named),
         **_of_learning(cfg, choices["tuner"]),
     }

@@ -16,7 +16,7 @@ from torchtune_smt.cli.command_line import (
     systems_option,
 )
 from torchtune_smt.cli.hydra_main import hydra_main, refusing
-from torchtune_smt.cli.wire import data_options, make_dataset
+from torchtune_smt.cli.wire import make_dataset
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.data.bitext import Corpus
@@ -102,7 +102,8 @@ def compared(cfg: DictConfig, split: str, *, takes_references: bool = True) -> C
     data = None
     if "data" in cfg:
         make_dataset(cfg)
-        data = data_options(cfg)
+        found: Any = OmegaConf.to_container(cfg.data, resolve=True)
+        data = {n: None if OmegaConf.is_missing(cfg.data, n) else v for n, v in found.items()}
     given = cfg.get("references") if takes_references else None
     references = None if given is None else paths_of("references", given)
     return Compared(split, open_run, _longest_source, data, references, takes_references)

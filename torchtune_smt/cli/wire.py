@@ -107,15 +107,12 @@ def make_dataset(cfg: DictConfig, *needed: str) -> Dataset:
     for name in needed:
         # Says what is missing.
         cfg.data[name]
-    given = data_options(cfg)
+    given: dict[str, Any] = {
+        str(name): None if OmegaConf.is_missing(cfg.data, name) else cfg.data[name]
+        for name in cfg.data
+    }
     with named_errors("data", given):
         return Dataset(**given)
-
-
-def data_options(cfg: DictConfig) -> dict[str, Any]:
-    """Return the options of the group ``data``; None stands for those that are missing."""
-    found: Any = OmegaConf.to_container(cfg.data, resolve=True)
-    return {n: None if OmegaConf.is_missing(cfg.data, n) else v for n, v in found.items()}
 
 
 def class_of(cfg: DictConfig, group: str) -> Any:
