@@ -57,6 +57,7 @@ class FobosOscar(FOBOS):
         weight = parameter.detach().numpy()
         structure = self._structure(group, weight, state)
         self._flush(group, parameter, state)
+        self._behind.pop(parameter, None)
         return torch.from_numpy(structure.signed_blocks(weight))
 
     def state_dict(self) -> dict[str, Any]:
