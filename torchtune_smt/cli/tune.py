@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
@@ -22,23 +21,26 @@ from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.text import split_words
-from torchtune_smt.core.textio import check_written, read_lines
+from torchtune_smt.core.textio import check_written
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import Origin, save_weights
-from torchtune_smt.data.suspicions import output_suspicions
-from torchtune_smt.evaluation.tuned import ListSet, tune_lists
+from torchtune_smt.evaluation.tuned import (
+    ListSet,
+    groups_of,
+    look_at,
+    own_references,
+    references_of_files,
+    tune_lists,
+    with_references,
+)
 from torchtune_smt.kbest.forms import read_lists
-from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.readers import keyed_lines
-from torchtune_smt.kbest.stored_lists import StoredLists, names_in
+from torchtune_smt.kbest.stored_lists import names_in
 from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
 from torchtune_smt.metrics.base import Metric, measure_of
 from torchtune_smt.metrics.chrf import ChrF
 from torchtune_smt.metrics.mix import CorpusBleu
 from torchtune_smt.metrics.ter import TranslationEditRate
 from torchtune_smt.models.moses_ini import read_any_weights
-from torchtune_smt.runs.outputs import check_text
 
 # Reported beside what is tuned, and never tuned on.
 HELD_OUT: Final[tuple[tuple[Metric, ...], ...]] = (
@@ -112,11 +114,14 @@ def main(cfg: DictConfig) -> None:
         if stored.skipped:
             print(f"{cfg[name]}: {stored.summary()}", file=sys.stderr)
         given = paths.get(references)
-        found = _own(stored, name) if given is None else _of_files(given, stored)
+        if given is None:
+            found = own_references(stored, name)
+        else:
+            found = references_of_files(given, stored)
         called = ", ".join(given or paths[name])
-        lists, rows = _with_references(stored, found, called, count=cfg.unlisted == "count")
-        _look_at(lists, rows, paths[name][0], called, getattr(metric, "filters", ()))
-        groups = None if cfg.groups is None else _groups(cfg.groups, lists)
+        lists, rows = with_references(stored, found, called, count=cfg.unlisted == "count")
+        look_at(lists, rows, paths[name][0], called, getattr(metric, "filters", ()))
+        groups = None if cfg.groups is None else groups_of(cfg.groups, lists)
         sets.append(ListSet(labels[name], lists, rows, groups))
     start = None
     if cfg.start is not None:
@@ -160,129 +165,3 @@ def main(cfg: DictConfig) -> None:
             read_so.append(shlex.quote(option.lstrip("+")))
     next_one = [program_name(), "rerank", typed("weights", str(cfg.weights)), *read_so]
     print(f"Now try: {' '.join(next_one)} input=NEW_LISTS output=RERANKED", file=sys.stderr)
-
-
-def _with_references(
-    stored: StoredLists, found: Mapping[int, list[str]], name: str, *, count: bool
-) -> tuple[KBestLists, list[list[list[str]]]]:
-    """Return lists, and references by their numbers; see `_of_files`.
-
-    count: sentences without a list get one of an empty hypothesis.
-    """
-    lists = stored.lists
-    bare = sorted(found.keys() - set(lists.index.tolist()))
-    if bare:
-        called = str(bare[0]) if lists.ids is None else lists.ids[bare[0]]
-        how = "leave" if count else "count"
-        print(
-            f"{name}: {len(bare):,} of {len(found):,} sentences have references and no list, "
-            f"{called} among them: they {'count as empty ones' if count else 'count nowhere'} "
-            f"(unlisted={how} {'leaves them out' if count else 'counts them as empty ones'})",
-            file=sys.stderr,
-        )
-    if count and bare:
-        lists = lists.with_empty(bare)
-    rows: list[list[list[str]]] = [[] for _ in range(int(lists.index.max(initial=-1)) + 1)]
-    for number in lists.index.tolist():
-        rows[number] = [split_words(text) for text in found[number]]
-    return lists, rows
-
-
-def _look_at(
-    lists: KBestLists,
-    references: Sequence[Sequence[Sequence[str]]],
-    name: str,
-    called: str,
-    filters: Sequence[str],
-) -> None:
-    """Tell what is suspicious about lists and their references.
-
-    Raises InputError: nothing can be tuned on them.
-
-    filters: what the metric leaves out of account.
-    """
-    of_lists = [references[number] for number in lists.index.tolist()]
-    if not any(map(any, of_lists)):
-        raise InputError("has no word: no error rate is defined without", path=called)
-    if (np.diff(lists.begin) == 1).all():
-        raise InputError("has one hypothesis a sentence, and nothing to choose", path=name)
-    first = [split_words(lists.text(h)) for h in lists.begin[:-1].tolist()]
-    splits = not {"bpe", "detokenize"}.intersection(filters)
-    for said in output_suspicions(
-        name, first, of_lists, case="lowercase" not in filters, tokens=splits
-    ):
-        print(f"warning: {said}", file=sys.stderr)
-
-
-def _own(stored: StoredLists, name: str) -> Mapping[int, list[str]]:
-    """Return the references that lists have themselves."""
-    own = stored.references
-    if any(n not in own for n in stored.lists.index.tolist()):
-        option = "references" if name == "dev" else f"{name}_references"
-        raise InputError(
-            f"{option} is null, and {'some' if own else 'none'} of the lists of {name} have "
-            f"references of their own; give a file with {option}=FILE"
-        )
-    return own
-
-
-def _of_files(paths: Sequence[str], stored: StoredLists) -> dict[int, list[str]]:
-    """Return the references of each sentence, by its number: of lines with ids, or by lines.
-
-    Sentences without a list get numbers, too.
-    """
-    lists, n = stored.lists, stored.n_sentences
-    ids = None if lists.ids is None else lists.ids.names(range(len(lists.ids)))
-    there = set() if ids is None else {ids[number] for number in lists.index.tolist()}
-    found: dict[int, list[str]] = {}
-    for path in paths:
-        lines = read_lines(Path(path))
-        check_text(path, lines)
-        firsts = {line.partition(" ")[0] for line in lines}
-        if ids is None:
-            texts = {str(number): text for number, text in enumerate(lines)}
-            needed = {str(number) for number in range(n)}
-        elif all(id.isdecimal() for id in ids) and not firsts.issuperset(there):
-            called = {int(id): id for id in ids}
-            texts = {called.get(i, str(i)): text for i, text in enumerate(lines)}
-            needed, n = set(ids), max(called) + 1
-        else:
-            texts = {id: text for id, (text, _) in keyed_lines(Path(path), lines).items()}
-            if lacking := [id for id in ids if id in there and id not in texts]:
-                raise InputError(
-                    f"has no line for {lacking[0]!r}, which has a list; each begins with the id of "
-                    "its sentence",
-                    path=path,
-                )
-            needed = set()
-        if needed - texts.keys() or (ids is None and len(lines) != n):
-            hint = "" if ids is None or "0" in needed else " (do the ids count from 1?)"
-            raise InputError(
-                f"has {len(lines)} lines, and the lists are of {n} sentences, counted from 0"
-                f"{hint}; there must be a line for each",
-                path=path,
-            )
-        numbers = map(int, texts) if lists.ids is None else lists.ids.intern(list(texts)).tolist()
-        for number, text in zip(numbers, texts.values(), strict=True):
-            found.setdefault(number, []).append(text)
-    return found
-
-
-def _groups(given: str, lists: KBestLists) -> list[str]:
-    """Return the group of each list."""
-    numbers: Any = lists.index
-    ids = (
-        [str(number) for number in numbers.tolist()]
-        if lists.ids is None
-        else lists.ids.names(numbers)
-    )
-    if Path(given).is_file():
-        lines = keyed_lines(Path(given))
-        for id in ids:
-            if id not in lines:
-                raise InputError(f"has no line for {id!r}, which has a list", path=given)
-        return [lines[id][0].strip() for id in ids]
-    for id in ids:
-        if given not in id:
-            raise InputError(f"groups={given} is no file, and no part of the id {id!r}")
-    return [id.partition(given)[0] for id in ids]

@@ -7,10 +7,12 @@ others of its group: a speaker, a document), and the score of all is what to exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, get_args
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -18,6 +20,9 @@ from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
+from torchtune_smt.core.text import split_words
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation.oracle import best_choice
 from torchtune_smt.evaluation.significance import (
     SAMPLES,
@@ -30,8 +35,11 @@ from torchtune_smt.features.texts import NAMES, TextFeatures
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.kbest.order import combination, sorted_by
+from torchtune_smt.kbest.readers import keyed_lines
+from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.metrics.base import Metric, References, measure_of
 from torchtune_smt.metrics.lists import measured
+from torchtune_smt.runs.outputs import check_text
 from torchtune_smt.tuners.auto import Auto, candidates_of
 from torchtune_smt.tuners.lines import EQUAL, Curve
 from torchtune_smt.tuners.solver import Solver, checked_solution
@@ -405,3 +413,129 @@ def _ranges(lists: KBestLists, weights: Float64) -> list[WeightRange]:
         left = float(measure.of_people(np.array(candidates.at(without))))
         ranges.append(WeightRange(name, own[j], equal, gaining, left, curve))
     return ranges
+
+
+def with_references(
+    stored: StoredLists, found: Mapping[int, list[str]], name: str, *, count: bool
+) -> tuple[KBestLists, list[list[list[str]]]]:
+    """Return lists, and references by their numbers; see `references_of_files`.
+
+    count: sentences without a list get one of an empty hypothesis.
+    """
+    lists = stored.lists
+    bare = sorted(found.keys() - set(lists.index.tolist()))
+    if bare:
+        called = str(bare[0]) if lists.ids is None else lists.ids[bare[0]]
+        how = "leave" if count else "count"
+        print(
+            f"{name}: {len(bare):,} of {len(found):,} sentences have references and no list, "
+            f"{called} among them: they {'count as empty ones' if count else 'count nowhere'} "
+            f"(unlisted={how} {'leaves them out' if count else 'counts them as empty ones'})",
+            file=sys.stderr,
+        )
+    if count and bare:
+        lists = lists.with_empty(bare)
+    rows: list[list[list[str]]] = [[] for _ in range(int(lists.index.max(initial=-1)) + 1)]
+    for number in lists.index.tolist():
+        rows[number] = [split_words(text) for text in found[number]]
+    return lists, rows
+
+
+def look_at(
+    lists: KBestLists,
+    references: Sequence[Sequence[Sequence[str]]],
+    name: str,
+    called: str,
+    filters: Sequence[str],
+) -> None:
+    """Tell what is suspicious about lists and their references.
+
+    Raises InputError: nothing can be tuned on them.
+
+    filters: what the metric leaves out of account.
+    """
+    of_lists = [references[number] for number in lists.index.tolist()]
+    if not any(map(any, of_lists)):
+        raise InputError("has no word: no error rate is defined without", path=called)
+    if (np.diff(lists.begin) == 1).all():
+        raise InputError("has one hypothesis a sentence, and nothing to choose", path=name)
+    first = [split_words(lists.text(h)) for h in lists.begin[:-1].tolist()]
+    splits = not {"bpe", "detokenize"}.intersection(filters)
+    for said in output_suspicions(
+        name, first, of_lists, case="lowercase" not in filters, tokens=splits
+    ):
+        print(f"warning: {said}", file=sys.stderr)
+
+
+def own_references(stored: StoredLists, name: str) -> Mapping[int, list[str]]:
+    """Return the references that lists have themselves."""
+    own = stored.references
+    if any(n not in own for n in stored.lists.index.tolist()):
+        option = "references" if name == "dev" else f"{name}_references"
+        raise InputError(
+            f"{option} is null, and {'some' if own else 'none'} of the lists of {name} have "
+            f"references of their own; give a file with {option}=FILE"
+        )
+    return own
+
+
+def references_of_files(paths: Sequence[str], stored: StoredLists) -> dict[int, list[str]]:
+    """Return the references of each sentence, by its number: of lines with ids, or by lines.
+
+    Sentences without a list get numbers, too.
+    """
+    lists, n = stored.lists, stored.n_sentences
+    ids = None if lists.ids is None else lists.ids.names(range(len(lists.ids)))
+    there = set() if ids is None else {ids[number] for number in lists.index.tolist()}
+    found: dict[int, list[str]] = {}
+    for path in paths:
+        lines = read_lines(Path(path))
+        check_text(path, lines)
+        firsts = {line.partition(" ")[0] for line in lines}
+        if ids is None:
+            texts = {str(number): text for number, text in enumerate(lines)}
+            needed = {str(number) for number in range(n)}
+        elif all(id.isdecimal() for id in ids) and not firsts.issuperset(there):
+            called = {int(id): id for id in ids}
+            texts = {called.get(i, str(i)): text for i, text in enumerate(lines)}
+            needed, n = set(ids), max(called) + 1
+        else:
+            texts = {id: text for id, (text, _) in keyed_lines(Path(path), lines).items()}
+            if lacking := [id for id in ids if id in there and id not in texts]:
+                raise InputError(
+                    f"has no line for {lacking[0]!r}, which has a list; each begins with the id of "
+                    "its sentence",
+                    path=path,
+                )
+            needed = set()
+        if needed - texts.keys() or (ids is None and len(lines) != n):
+            hint = "" if ids is None or "0" in needed else " (do the ids count from 1?)"
+            raise InputError(
+                f"has {len(lines)} lines, and the lists are of {n} sentences, counted from 0"
+                f"{hint}; there must be a line for each",
+                path=path,
+            )
+        numbers = map(int, texts) if lists.ids is None else lists.ids.intern(list(texts)).tolist()
+        for number, text in zip(numbers, texts.values(), strict=True):
+            found.setdefault(number, []).append(text)
+    return found
+
+
+def groups_of(given: str, lists: KBestLists) -> list[str]:
+    """Return the group of each list."""
+    numbers: Any = lists.index
+    ids = (
+        [str(number) for number in numbers.tolist()]
+        if lists.ids is None
+        else lists.ids.names(numbers)
+    )
+    if Path(given).is_file():
+        lines = keyed_lines(Path(given))
+        for id in ids:
+            if id not in lines:
+                raise InputError(f"has no line for {id!r}, which has a list", path=given)
+        return [lines[id][0].strip() for id in ids]
+    for id in ids:
+        if given not in id:
+            raise InputError(f"groups={given} is no file, and no part of the id {id!r}")
+    return [id.partition(given)[0] for id in ids]
