@@ -34,6 +34,9 @@ demo: $(package)
 tools: $(tools)
 oracle: $(oracle)
 
+# Commands of tests would compile the package's sources each time where the environment forbids to keep them.
+test test-experiments wheel: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(tools) $(oracle)
 	$(python) -m pytest $(parallel) --ignore=tests/experiments $(ARGS)
 
