@@ -21,8 +21,9 @@ environment := $(VENV)/.stamp-environment
 package := $(VENV)/.stamp-package
 tools := $(VENV)/.stamp-tools
 oracle := $(VENV)/.stamp-oracle
+empty := $(VENV)/wheel/.stamp
 
-.PHONY: demo tools oracle test test-experiments wheel boundscheck fuzz kills lint format clean
+.PHONY: demo tools oracle test test-experiments wheel empty-environment boundscheck fuzz kills lint format clean
 .DELETE_ON_ERROR:
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
@@ -46,11 +47,9 @@ test-experiments: $(tools)
 
 # The package as others install it: its wheel with what that requires, and nothing else, in an
 # environment of its own.
-wheel: $(tools)
-	rm -rf $(VENV)/wheel && mkdir -p $(VENV)/wheel
+wheel: $(tools) $(empty)
+	@rm $(empty)
 	$(pip) wheel -q --no-deps --no-build-isolation -w $(VENV)/wheel .
-	$(PYTHON) -m venv $(VENV)/wheel/env
-	$(VENV)/wheel/env/bin/pip install -q -c constraints.txt $(TORCH_OPTIONS) $(torch)
 	$(VENV)/wheel/env/bin/pip install -q -c constraints.txt $(VENV)/wheel/*.whl
 	$(VENV)/wheel/env/bin/python scripts/dev/wheel_check.py
 	rm -rf $(VENV)/wheel
@@ -82,6 +81,14 @@ format: $(tools)
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find torchtune_smt tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The empty environment, while another make installs the tools.
+empty-environment: $(empty)
+$(empty): constraints.txt
+	rm -rf $(VENV)/wheel && mkdir -p $(VENV)/wheel
+	$(PYTHON) -m venv $(VENV)/wheel/env
+	$(VENV)/wheel/env/bin/pip install -q -c constraints.txt $(TORCH_OPTIONS) $(torch)
+	@touch $@
 
 $(environment):
 	@command -v $(PYTHON) >/dev/null || { \

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import yaml
 from hydra._internal.hydra import Hydra
 
 from torchtune_smt.cli import _main_of
@@ -51,6 +53,7 @@ def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
         _logging(),
         mock.patch.object(Hydra, "get_mode", _mode),
         mock.patch.object(Preprocessor, "tokens", _tokens),
+        mock.patch.object(yaml, "load", _load),
     ):
         try:
             code = main()
@@ -68,7 +71,8 @@ def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
 
 # A command reads and composes much that others have read before: most of the time of hundreds of
 # short ones would go into that.
-_get_mode, _split = Hydra.get_mode, Preprocessor.tokens
+_get_mode, _split, _parse = Hydra.get_mode, Preprocessor.tokens, yaml.load
+_parsed: dict[tuple[str, str], bytes] = {}
 _known: dict[tuple[Preprocessor, str], list[str]] = {}
 
 
@@ -76,6 +80,17 @@ def _mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
     """Compose the configuration once, where nothing asks for another mode than flags do."""
     asked = any("hydra.mode" in override for override in overrides)
     return _get_mode(self, config_name, overrides) if asked else None
+
+
+def _load(stream: Any, Loader: type) -> Any:
+    """Parse each text once; omegaconf makes its class of loaders anew each time."""
+    text = stream if isinstance(stream, str) else stream.read()
+    known = text, Loader.__name__
+    if known not in _parsed:
+        if text is not stream:
+            stream.seek(0)
+        _parsed[known] = pickle.dumps(_parse(stream, Loader))
+    return pickle.loads(_parsed[known])
 
 
 def _tokens(self: Preprocessor, line: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Fixtures and settings that all tests share."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what all tests share: it would look at it hundreds of times."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

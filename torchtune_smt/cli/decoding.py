@@ -6,9 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hydra import compose
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key, quoted
@@ -22,6 +23,9 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.runs import tuned
 from torchtune_smt.runs.folder import COMPOUNDS
 from torchtune_smt.runs.tuned import Tuned, TunedSystem
+
+# By weights, with the configuration of the command that asked.
+_TAKEN_UP: Final[dict[Path, tuple[object, tuple[DictConfig, Settings, Dataset]]]] = {}
 
 
 def dataset_of_run(cfg: DictConfig) -> Dataset:
@@ -120,8 +124,17 @@ def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
     """Return how ``translate`` is configured by the folder that some weights lie in.
 
     The folder chooses among the configurations of this package and of the user's ``--config-dir``,
-    and these alone name classes.
+    and these alone name classes. A command asks several times, and composing takes a while.
     """
+    command = HydraConfig.get()
+    kept = _TAKEN_UP.get(weights)
+    if kept is None or kept[0] is not command:
+        kept = command, _compose(weights)
+        _TAKEN_UP[weights] = kept
+    return kept[1]
+
+
+def _compose(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
     settings = take_up(
         weights.parent,
         (),
