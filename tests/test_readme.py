@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from torchtune_smt.cli import COMMANDS
+from torchtune_smt.cli.command_line import with_plus
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.corpora import CORPORA
@@ -115,7 +116,7 @@ def check_composed(name: str, arguments: list[str]) -> None:
         overrides = [[*o, value] for o in overrides for value in values]
     for chosen in overrides:
         with initialize_config_dir(str(config_folder()), version_base="1.3"):
-            config = compose(name, chosen)
+            config = compose(name, list(map(with_plus, chosen)))
         if "..." not in arguments:
             check_options(config)
 
@@ -175,8 +176,9 @@ def test_files_that_are_named_are_there() -> None:
     """By a path from the top, or from the package, or by a name within it."""
     folders = [REPOSITORY / name for name in (".", "torchtune_smt", "tests", "docs/examples")]
     names = {path.name for path in (REPOSITORY / "torchtune_smt").rglob("*.py")}
-    # What a reader is to write, and a command.
+    # What a reader is to write, a command, and a script of NeMo's.
     names |= {"my_callback.py", "my_tuner.py", "squared_hinge.py", "evaluate.py"}
+    names.add("eval_beamsearch_ngram.py")
     for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]:
         for name in re.findall(r"`([\w./*-]+\.py)`", page.read_text(encoding="utf-8")):
             there = name in names or any(any(folder.glob(name)) for folder in folders)
