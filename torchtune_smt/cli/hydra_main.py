@@ -206,6 +206,9 @@ def hydra_main(
                 # Of a line that a sweep prints between its runs.
                 raise
             except OSError as error:
+                if "--help" in given.flags:
+                    # Of the standard output.
+                    raise
                 cure = "; choose a folder that you may write to (hydra.run.dir)"
                 print(error_line(error) + ("" if cure_of(error) else cure), file=sys.stderr)
                 return 1

@@ -123,7 +123,7 @@ def _look_into(
 ):  # fmt: skip
     """Look at the points of one tile, of which ranks `start` to `stop` are left, but for b."""
     r = tile * TILE + tl.arange(0, TILE)
-    mask = mask & (r >= start) & (r <= stop) & (r != b)
+    mask = (r >= start) & (r <= tl.where(mask, stop, -1)) & (r != b)
     point = tl.load(flag + r, mask, 0) != 0
     return _look(best, at, size, high, low, origin, r, mask, point, side, units)
 
@@ -164,7 +164,7 @@ def _tangent(
     farthest = tl.where(side > 0, stop, -start)
     while (at >= farthest) & (near + side * offset >= left) & (near + side * offset < right):
         k = near + side * (offset + lane // 2)
-        mask = (k >= left) & (k < right) & ((side > 0) | (k < middle))
+        mask = (k >= left) & (k < tl.where(side > 0, right, middle))
         stops = tl.load(last + k, mask, -1)
         mask = mask & (stops >= 0)
         r = tl.where(lane % 2 == 0, tl.load(first + k, mask, 0), stops)

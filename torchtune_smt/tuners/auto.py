@@ -12,7 +12,6 @@ from torchtune_smt.core.accepts import Checked, accepting, integer
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.tuners.expected import ExpectedErrors
 from torchtune_smt.tuners.lines import Candidates, search
 from torchtune_smt.tuners.mert import Mert
 from torchtune_smt.tuners.mira import KBestMira
@@ -51,6 +50,9 @@ class Auto(Checked):
         """Return the weights that one of the solvers finds; see `Solver.solve`."""
         active, _ = lists.rows.numbered()
         if active.size > self.tens:
+            # It brings torch, which a few weights do without.
+            from torchtune_smt.tuners.expected import ExpectedErrors
+
             many = ExpectedErrors() if start.any() else KBestMira()
             return many.solve(lists, start, seed)
         if active.size > self.few or active.size == 0:
