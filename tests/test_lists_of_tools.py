@@ -212,6 +212,11 @@ def test_lines_with_ids_are_scored_by_them(tmp_path: Path) -> None:
     (tmp_path / "hyp").write_text("2nd a\n3rd b\n")
     found, said = scores(tmp_path, "hyp", "references=text", "metrics=[wer]")
     assert (found["WER"], said) == (25, "")
+    # So many are ids, and one of the files has others, or none.
+    for first in ("v", ""):
+        (tmp_path / "text").write_text("".join(f"u{i} b\n" for i in range(12)))
+        (tmp_path / "hyp").write_text("".join(f"{first}{i} b\n" for i in range(12)))
+        assert "ids" in scores(tmp_path, "hyp", "references=text", "metrics=[wer]")[1]
 
 
 def test_a_weighted_sum_of_metrics(tmp_path: Path) -> None:

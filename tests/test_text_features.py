@@ -13,10 +13,10 @@ import torch
 from commands import run_command
 from scipy.optimize import minimize
 
-from torchtune_smt import FrozenWeights, KBestLists, Pro, Stochastic, Vocabulary, tune_lists
+from torchtune_smt import KBestLists, Pro, Stochastic, Vocabulary, tune_lists
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation.tuned import ListSet
-from torchtune_smt.features.texts import NAMES, SHARES, TextFeatures
+from torchtune_smt.features.texts import NAMES, SHARES, TextFeatures, added_by
 from torchtune_smt.kbest.order import scale_of
 from torchtune_smt.losses import ExpectedGain, Logistic
 from torchtune_smt.metrics import WordErrorRate
@@ -289,6 +289,39 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w").write_text(f"good 1\n# {text.comment()[:-5]}\n")
     with pytest.raises(InputError, match="whole"):
         TextFeatures.read(tmp_path / "w")
-    (tmp_path / "w").write_text(f"good 1\n# {text.comment()}\n")
-    assert TextFeatures.read(tmp_path / "w") == text
-    assert FrozenWeights.of({"good": 1.0}).to_dict() == {"good": 1.0}
+    for old, new in (
+        (repr(text.scales[0]), "NaN"),
+        ('"good": 0.7', '"good": 1e999'),
+        ('"frequency": {', '"frequency": {"a": 1e999, '),
+        ('"frequency": {', '"frequency": {"a": 0, '),
+    ):
+        assert old in text.comment()
+        (tmp_path / "w").write_text(f"good 1\n# {text.comment().replace(old, new)}\n")
+        with pytest.raises(InputError, match="whole"):
+            TextFeatures.read(tmp_path / "w")
+    for lines in (f"good 1\n# {text.comment()}\n", f"#{text.comment()}\r\ngood 1\r\n"):
+        (tmp_path / "w").write_bytes(lines.encode())
+        assert TextFeatures.read(tmp_path / "w") == text
+    # The line is lost.
+    (tmp_path / "w").write_text("good 1\nrisk_flat 1\n")
+    assert added_by(tmp_path / "w", ["good"]) is None
+    check = added_by(tmp_path / "w", ["good", "risk_flat"])
+    with pytest.raises(InputError, match="risk_flat"):
+        check(KBestLists.of_records(records(1, 5)))
+    # Lists of Moses have another name for a feature of one value.
+    some = records(1, 5)
+    for one in some:
+        for hypothesis in one["hypotheses"]:
+            hypothesis["features"] = {f"{n}_0": v for n, v in hypothesis["features"].items()}
+    moses, own = text.added(KBestLists.of_records(some)), text.added(lists)
+    there = [
+        one.rows.dense(len(one.features))[:, one.features.lookup(NAMES)] for one in (moses, own)
+    ]
+    assert (there[0] == there[1]).all()
+
+
+def test_exempt_features_are_there_and_not_all() -> None:
+    lists, start = planted(1, 20, more=2), np.zeros(5)
+    for exempt, match in ((["lm"], "lm"), (["a", "b", "c", "n:0", "n:1"], "nothing")):
+        with pytest.raises(InputError, match=match):
+            ExpectedErrors(strength=0.1, exempt=exempt).solve(lists, start, (0,))

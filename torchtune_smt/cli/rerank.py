@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -22,7 +23,7 @@ from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_folder, atomic_writer, check_written
 from torchtune_smt.core.weights_io import read_origin
-from torchtune_smt.features.texts import TextFeatures
+from torchtune_smt.features.texts import added_by
 from torchtune_smt.kbest.forms import FORM_NAMES, detected
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.rerank import Reranker, best_lines, list_lines
@@ -47,8 +48,8 @@ def main(cfg: DictConfig) -> None:
         options["dense"] = origin.dense
     weights = FrozenWeights(*read_any_weights(cfg.weights))
     say = partial(print, file=sys.stderr)
-    text = TextFeatures.read(cfg.weights)
-    added = None if text is None else text.added
+    active = np.flatnonzero(weights.values)
+    added = added_by(cfg.weights, set(weights.features.names(active)))
     reranker = Reranker(cfg.weights, weights, cfg.n_best or 1, by_risk, say, added)
     with named_errors("rerank"):
         form = cfg.format or detected(path)

@@ -8,7 +8,9 @@ has are often wrong. No reference is asked, so that new lists get the same featu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
@@ -25,6 +27,7 @@ from torchtune_smt.core.textio import read_text
 from torchtune_smt.kbest.columns import with_dense
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.order import scale_of
+from torchtune_smt.kbest.stored_lists import names_in
 
 # Of the entropy that lists could have, so much is theirs on average under the scale of each risk.
 SHARES: Final = {"risk_sharp": 0.2, "risk_middle": 0.4, "risk_flat": 0.6}
@@ -41,6 +44,8 @@ NAMES: Final = (
 """The dense features."""
 
 _TITLE: Final = "text features: "
+# A line of a weights file, wherever it stands.
+_LINE: Final = re.compile(rb"^#[ \t]*text features:(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -87,22 +92,20 @@ class TextFeatures:
 
         Raises InputError: what it says is not whole.
         """
-        text = read_text(path)
-        at = text.rfind(f"\n# {_TITLE}".encode())
-        if at < 0:
+        line = _LINE.search(read_text(path))
+        if line is None:
             return None
-        line = bytes(text[at + 1 :]).partition(b"\n")[0].decode("utf-8", "replace")
         try:
-            given = json.loads(line.removeprefix(f"# {_TITLE}"))
+            given = json.loads(line[1].decode("utf-8", "replace"))
             scales = tuple(float(scale) for scale in given["scales"])
-            if len(scales) != len(SHARES):
+            start = {str(name): float(value) for name, value in given["start"].items()}
+            frequency = {str(word): int(count) for word, count in given["frequency"].items()}
+            if len(scales) != len(SHARES) or min(frequency.values(), default=1) < 1:
                 raise ValueError
-            return cls(
-                {str(name): float(value) for name, value in given["start"].items()},
-                scales,
-                {str(word): int(count) for word, count in given["frequency"].items()},
-            )
-        except (ValueError, TypeError, KeyError, AttributeError):
+            if not all(map(math.isfinite, [*scales, *start.values()])):
+                raise ValueError
+            return cls(start, scales, frequency)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             raise InputError(
                 f"its line '# {_TITLE}...' is not whole; take the file as it was written",
                 path=path,
@@ -125,9 +128,10 @@ class TextFeatures:
                 f"the lists have a feature {twice[0]!r} of their own; rename it, or tune with "
                 "texts=none"
             )
-        if self.start and (features.lookup(list(self.start)) < 0).all():
+        start = names_in(features, list(self.start))
+        if start and (features.lookup(start) < 0).all():
             raise InputError(
-                f"the lists have no feature {next(iter(self.start))!r}: risk is computed from the "
+                f"the lists have no feature {start[0]!r}: risk is computed from the "
                 "features that weights were tuned on; are these lists of another decoder?"
             )
         return with_dense(lists, NAMES, np.hstack([self._risks(lists), self._words(lists)]))
@@ -135,7 +139,10 @@ class TextFeatures:
     def _risks(self, lists: KBestLists) -> Float64:
         """Return risks, and distances to the first hypothesis, float64 [n, 4]."""
         active, rows = lists.rows.numbered()
-        score = rows.dot(FrozenWeights.of(self.start).read(lists.features, active))
+        assert lists.features is not None
+        names = names_in(lists.features, list(self.start))
+        start = FrozenWeights.of(dict(zip(names, self.start.values(), strict=True)))
+        score = rows.dot(start.read(lists.features, active))
         scales = np.array(self.scales)[:, None]
         begin, tokens = lists.strings()
         kinds, place = np.unique(tokens, return_inverse=True)
@@ -169,3 +176,31 @@ class TextFeatures:
         return np.column_stack(
             [length, *(np.bincount(owner, column, length.size) for column in columns)]
         )
+
+
+def added_by(
+    path: str | PathLike[str], weighted: Collection[str]
+) -> Callable[[KBestLists], KBestLists] | None:
+    """Return what gives lists the features of texts that a weights file needs, if it needs some.
+
+    weighted: the features that have a weight there.
+
+    Raises InputError: see `TextFeatures.read`. What is returned does, too, where weights are of
+    such features and the file does not say how they are computed.
+    """
+    found = TextFeatures.read(path)
+    if found is not None:
+        return found.added
+    needed = [name for name in NAMES if name in weighted]
+
+    def checked(lists: KBestLists) -> KBestLists:
+        for name in needed:
+            if lists.features is not None and name not in lists.features:
+                raise InputError(
+                    f"has a weight for {name}, and no line '# {_TITLE}...', by which it is "
+                    "computed; take the file as it was written",
+                    path=path,
+                )
+        return lists
+
+    return checked if needed else None

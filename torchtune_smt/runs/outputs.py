@@ -329,9 +329,9 @@ def columns_of(
 def _by_id(files: Sequence[str], references: int) -> list[list[str]] | None:
     """Return the texts of all files behind ids, as in Kaldi's ``text``, in one order.
 
-    None: lines do not begin with ids. Those of all files must, each once, of letters and a digit. A
-    system has an empty text where it has none for a sentence, which is told: scorers of speech
-    count its words as deletions, too.
+    None: lines do not begin with ids. Those of all files must, each once, of letters and a digit;
+    where those of some files alone do, this is told. A system has an empty text where it has none
+    for a sentence, which is told: scorers of speech count its words as deletions, too.
 
     references: so many files are of references, the first ones.
 
@@ -344,10 +344,17 @@ def _by_id(files: Sequence[str], references: int) -> list[list[str]] | None:
         for line in iterate_lines(path) if Path(path).is_file() else [""]:
             id, _, text = line.partition(" ")
             if id in found or not _ID.fullmatch(id):
-                return None
+                found = {}
+                break
             found[id] = text
         texts.append(found)
     if len(texts[0]) < 2 or not all(texts[0].keys() & some.keys() for some in texts):
+        named = [path for path, some in zip(files, texts, strict=True) if len(some) >= CERTAIN]
+        warn(
+            f"{path}: lines begin with ids of sentences, which count as words: not all files have "
+            "the same ones, each once"
+            for path in named[:1]
+        )
         return None
     told = [f"{files[0]}: lines begin with the ids of their sentences, and are compared by them"]
     for number, (path, some) in enumerate(zip(files, texts, strict=True)):
@@ -366,6 +373,8 @@ def _by_id(files: Sequence[str], references: int) -> list[list[str]] | None:
     return [[some.get(id, "") for id in texts[0]] for some in texts]
 
 
+# So many lines that begin each with another id do so by no chance.
+CERTAIN: Final = 10
 # What a sentence may be called.
 _ID: Final = re.compile(r"(?=[^ \t]*[0-9])(?=[^ \t]*[A-Za-z_-])[^ \t]+")
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from torchtune_smt.core.accepts import Checked, above, accepting, integer, least
 from torchtune_smt.core.arrays import Bool, Float64, Int64
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.rows import Rows, numbered
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.order import scale_of
+from torchtune_smt.kbest.stored_lists import names_in
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
 from torchtune_smt.tuners.gradient import Gradient
@@ -57,7 +58,8 @@ class ExpectedErrors(Checked):
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights; see `Solver.solve`. Features that are the same throughout keep theirs.
 
-        Raises InputError: there are no gains, or no list has hypotheses of different ones.
+        Raises InputError: there are no gains, or no list has hypotheses of different ones; or
+            there is no feature of the name of an exempt one, or none that is not exempt.
         """
         check_start(lists, start)
         if lists.gain is None:
@@ -110,10 +112,20 @@ class ExpectedErrors(Checked):
         """Return whether each of some features is exempt."""
         if lists.features is None:
             return np.zeros(active.size, np.bool_)
-        names = lists.features.names(active)
-        if self.exempt is None:
-            return np.array([":" not in name for name in names], np.bool_)
-        return np.isin(names, list(self.exempt))
+        names = lists.features.names(range(len(lists.features)))
+        given = [name for name in names if ":" not in name]
+        if self.exempt is not None:
+            given = names_in(lists.features, list(self.exempt))
+        for name in given:
+            if name not in lists.features:
+                raise InputError(f"exempt: no feature is {name!r}{did_you_mean(name, names)}")
+        if self.strength and len({*given}) == len(names):
+            raise InputError(
+                f"strength={self.strength:g} would change nothing: all features are exempt; name "
+                "those that are to be, with exempt=[...]"
+            )
+        own = lists.features.lookup(given)
+        return np.isin(active, own)
 
 
 def expected_gradient(lists: KBestLists, snapshot: Snapshot) -> Gradient:
