@@ -245,6 +245,16 @@ def test_texts_that_tell_errors_are_found(tmp_path: Path) -> None:
         samples=20,
     )
     assert few.text_features is None
+    # Weights that were tuned on all folds say nothing of one.
+    again = tune_lists(
+        as_set("d", records(1, 60), (Vocabulary(), Vocabulary())),
+        metric=WordErrorRate(),
+        start=few.weights,
+        folds=2,
+        samples=20,
+    )
+    assert any("start" in note for note in again.notes)
+    assert not any("start" in note for note in plain.notes)
     for name, seed in (("d", 1), ("t", 2)):
         lines = [json.dumps(one) + "\n" for one in records(seed, 600, voting=0.9)]
         (tmp_path / name).write_text("".join(lines))

@@ -273,6 +273,11 @@ def tune_lists(
             f"what to expect on new lists is in the line of the {folds} folds: each was judged "
             "under weights that were tuned without it"
         )
+    if folds and start is not None:
+        notes.append(
+            "the weights of start are those of each fold, too: if they were tuned on these lists, "
+            "the line of the folds is too good"
+        )
     whole = "sentences" if dev.groups is None else "groups"
     notes.append(f"p: randomisation by {whole}, {samples:,} trials; 95%: bootstrap by {whole}")
     active, _ = lists.rows.numbered()
