@@ -257,6 +257,8 @@ def test_warnings_of_stored_lists(tmp_path: Path) -> None:
             for i, row in enumerate(dev.references)
             for h, line in enumerate(row)
         ]
+        # An empty one, which is the first.
+        rows.insert(0, "0 |||  ||| a= 9 b= 9 ||| 0\n")
         (tmp_path / "lists").write_text("".join(rows), encoding="utf-8")
         outcome = run_command(
             "train",

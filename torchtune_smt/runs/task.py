@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torchtune_smt.core.errors import InputError, warn
 from torchtune_smt.core.recipe import check_part
+from torchtune_smt.core.text import split_words
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import Origin, read_origin
 from torchtune_smt.data.bitext import Corpus
@@ -78,7 +79,7 @@ def open_task(parts: Parts, *, may_write_model: bool = True) -> Task:
         for name, sentences in sets.items():
             if sentences.has_references:
                 best = translate(decoder, weights, sentences.sources)
-                texts = [line.split(" ") for line in best]
+                texts = [split_words(line) for line in best]
                 warn(output_suspicions(f"decoder.{name}", texts, sentences.references))
     elif "train" not in corpora.found:
         words = None
