@@ -278,14 +278,15 @@ def test_gradients_that_do_not_fit():
     parameter.grad = torch.sparse_coo_tensor([[0, 3]], values, (4, 2), check_invariants=True)
     with pytest.raises(ValueError, match="id 3 is inf"):
         optimizer.step()
-    for outside in (4, -1):
-        rows = torch.tensor([[1, outside]])
+    fobos = FOBOS([parameter], 0.1, L1(0.1))
+    for rows in ([1, 4], [1, -1], [-1, 1], [4, 1]):
         parameter.grad = torch.sparse_coo_tensor(
-            rows, torch.ones(2, 2), (4, 2), check_invariants=False
+            [rows], torch.ones(2, 2), (4, 2), check_invariants=False
         )
-        with pytest.raises(IndexError):
-            optimizer.step()
-    assert parameter.eq(1).all()
+        for one in (optimizer, fobos):
+            with pytest.raises(IndexError, match=f"of row {next(r for r in rows if r != 1)} "):
+                one.step()
+    assert parameter.eq(1).all() and not fobos.state
     parameter.grad = torch.ones(4, 2).to_sparse(1)
     optimizer.step()
     optimizer.flush()

@@ -888,6 +888,7 @@ def row_gradient(
     looked: whether that is to be noted.
 
     Raises ValueError: the gradient is sparse, but not in the first dimension alone.
+    Raises IndexError: it is of a row that there is not.
     Raises DivergenceError: a value is NaN or infinite; the error names the row (a feature's id).
     """
     gradient = parameter.grad
@@ -903,12 +904,17 @@ def row_gradient(
             )
         indices, values = gradient._indices()[0], gradient._values()
         # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.
-        if later is not None and not gradient.is_coalesced():
+        ascend = gradient.is_coalesced() or (later is None and _ascend(indices))
+        if later is None and len(indices):
+            ends = (indices[0], indices[-1]) if ascend else (indices.min(), indices.max())
+            least, largest = map(int, ends)
+            if least < 0 or largest >= len(parameter):
+                # torch would write into memory of others, or find it when half a step is taken.
+                bad = least if least < 0 else largest
+                raise IndexError(f"{optimizer}: a gradient is of row {bad} of {len(parameter)}")
+        if not ascend and later is not None:
             indices, values = _summed(indices, values)
-        elif not gradient.is_coalesced() and not _ascend(indices):
-            if indices.min() < 0:
-                # torch would write into memory of others.
-                raise IndexError(f"{optimizer}: a gradient is of row {int(indices.min())}")
+        elif not ascend:
             gradient = gradient.coalesce()
             indices, values = gradient.indices()[0], gradient.values()
         values = rows_of(values)
