@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import numba
 import numpy as np
 import pytest
+from numba.core.environment import Environment
 
 from torchtune_smt.cli.hydra_main import error_line
 from torchtune_smt.core import machine_code
@@ -298,6 +299,15 @@ def test_an_unwritable_home_does_no_harm(package: Path, tmp_path: Path) -> None:
     assert out == "50 15.0\n0"
     assert "set NUMBA_CACHE_DIR to a folder" in err
     assert "Traceback" not in err
+
+
+def test_numba_keeps_environments_as_they_are_read() -> None:
+    """Otherwise kernels that are there import, again, what they were compiled with."""
+    environment = Environment({"__name__": "here"})
+    environment.env_name = "one"
+    made, arguments = environment.__reduce__()
+    assert (made.__module__, made.__name__) == (Environment.__module__, "_rebuild_env")
+    assert arguments == ("here", [], "one")
 
 
 def test_the_users_folder_is_kept_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

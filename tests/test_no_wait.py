@@ -1,6 +1,7 @@
 """Steps that never wait for a device: what they may not call, and when they say what is wrong."""
 
 import importlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from test_attach import BUILDS, made, same, take
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.optim import AROW, AdaGrad
+from torchtune_smt.optim import AROW, AdaGrad, adagrad
 from torchtune_smt.regularizers import L1, L2, ElasticNet
 
 aten = torch.ops.aten
@@ -117,6 +118,11 @@ def test_a_step_that_does_not_wait_says_later_what_was_wrong(device):
         if word != "squared":  # That sum stays what it is.
             step(model, optimizer)
             model.eval()
+
+
+def test_gpus_without_cuda_have_no_kernels(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert adagrad._kernels(SimpleNamespace(is_cuda=True)) is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")

@@ -38,6 +38,15 @@ def test_figures_have_a_command_and_a_commit(data):
     )
 
 
+@pytest.mark.parametrize("command", ["true", "echo figure other: 1", None])
+def test_a_figure_that_nothing_prints_is_told(command):
+    row = {"name": "one", "command": command, "cells": ["", "", "2"], "of": ""}
+    data = {"parts": [{"rows": [row] if command else []}], "measured": {}}
+    with pytest.raises(SystemExit, match="one"):
+        page.run(data, ["one"])
+    assert row["cells"][2] == "2" and not data["measured"]
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_one_module_has_the_clocks_and_help_is_all_it_says(script):
     text = script.read_text("utf-8")

@@ -346,7 +346,8 @@ def with_squares(
 
 
 def _kernels(parameter: Tensor) -> ModuleType | None:
-    return _imported() if parameter.is_cuda else None
+    # AMD's GPUs are called so, too.
+    return _imported() if parameter.is_cuda and torch.version.cuda is not None else None
 
 
 @functools.cache

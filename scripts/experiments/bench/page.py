@@ -100,7 +100,10 @@ def run(data: dict[str, Any], names: list[str]) -> None:
     commit = subprocess.run(
         git, cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
+    if unknown := set(names) - rows.keys():
+        raise SystemExit(f"no row is called {', '.join(sorted(unknown))}; there are {sorted(rows)}")
     commands = dict.fromkeys(rows[name]["command"] for name in names)
+    left = set(names)
     for command in commands:
         words = [sys.executable if word == "python" else word for word in shlex.split(command)]
         done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -111,6 +114,9 @@ def run(data: dict[str, Any], names: list[str]) -> None:
             if label.startswith("figure ") and name in rows:
                 rows[name]["cells"][2] = figure
                 rows[name]["of"] = commit
+                left.discard(name)
+    if left:
+        raise SystemExit(f"no figure was printed for {', '.join(sorted(left))}; nothing is changed")
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
     said = [f"{os.cpu_count()} cores of {models[0] if models else platform.machine()}"]
