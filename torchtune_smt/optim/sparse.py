@@ -905,9 +905,9 @@ def row_gradient(
         indices, values = gradient._indices()[0], gradient._values()
         # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.
         ascend = gradient.is_coalesced() or (later is None and _ascend(indices))
-        if later is None and len(indices):
-            ends = (indices[0], indices[-1]) if ascend else (indices.min(), indices.max())
-            least, largest = map(int, ends)
+        if later is None and (length := len(indices)):
+            ends = indices[:: max(length - 1, 1)] if ascend else torch.stack(indices.aminmax())
+            least, *_, largest = ends.tolist() * 2
             if least < 0 or largest >= len(parameter):
                 # torch would write into memory of others, or find it when half a step is taken.
                 bad = least if least < 0 else largest
