@@ -156,7 +156,7 @@ CASES: list[tuple[list[str], Changes, str]] = [
     (
         ["train", "data=multi30k", "data.folders=[here]"],
         {},
-        "the data of multi30k is in none of here: fetch it with scripts/get_data.py multi30k, or",
+        "the data of multi30k is in none of here: fetch it with torchtune-smt get-data multi30k",
     ),
     ([*TUNE, "data.dev=dev"], {}, "data.dev=dev is the name of a set, and data.folders names no"),
     ([*TRAIN, "data.train=train.de"], {}, "or name the files, as in 'data.train=[train.de,train"),

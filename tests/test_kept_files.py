@@ -130,11 +130,11 @@ def test_a_sweep_says_how_to_compare_its_runs(place: Path) -> None:
     arguments = ["-m", *options, "hydra.sweep.dir='s w'", "--config-dir=my settings"]
     out = run_command("train", *arguments, folder=place).check().out
     assert "tensorboard --logdir 's w/0'\n" in out
-    (command,) = (shlex.split(said) for said in re.findall(r"\(python (.*) tells more\)", out))
-    assert command[0] == "scripts/compare.py"
+    (command,) = (shlex.split(said) for said in re.findall(r"\((.*) tells more\)", out))
+    assert command[0].endswith("torchtune-smt") and command[1] == "compare"
     # With the set that is there, and with choices that only this folder may have.
     assert "--config-dir=my settings" in command
-    assert "| s w | 2 |" in run_command("compare", *command[1:], folder=place).check().out
+    assert "| s w | 2 |" in run_command("compare", *command[2:], folder=place).check().out
 
 
 def test_a_report_that_fails_makes_a_sweep_fail(place: Path, run: Run) -> None:

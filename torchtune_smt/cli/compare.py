@@ -12,7 +12,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.command_line import quoted, refuse_given, systems_option
+from torchtune_smt.cli.command_line import program_name, quoted, refuse_given, systems_option
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.systems import (
     compared,
@@ -134,7 +134,7 @@ def compare_runs(
 
     # The split that it takes by itself need not be said.
     more = [str(folder), *(["split=dev"] if splits[0] == "dev" else []), *flags]
-    command = f"python scripts/compare.py {shlex.join(more)}"
+    command = f"{program_name()} compare {shlex.join(more)}"
 
     def run(cfg: DictConfig) -> None:
         try:

@@ -191,7 +191,7 @@ class Dataset(Checked):
         # What fetches them is imported only here, where nothing else is left to do.
         from torchtune_smt.data.corpora import CORPORA
 
-        fetch = f"fetch it with scripts/get_data.py {self.name}, or " * (self.name in CORPORA)
+        fetch = f"fetch it with torchtune-smt get-data {self.name}, or " * (self.name in CORPORA)
         raise InputError(
             f"the data of {self.name} is in none of {', '.join(names)}: {fetch}say where it is "
             "with data.folders=[FOLDER]"

@@ -136,7 +136,7 @@ class TunedSystem:
         if self.decoding.kind.stored or (of_lists and not self.names_decoder):  # type: ignore[attr-defined]
             raise InputError(
                 "these weights are of a run with decoder=kbest_files, which translates "
-                "nothing: apply them to a list with scripts/rerank.py, or translate with "
+                "nothing: apply them to a list with torchtune-smt rerank, or translate with "
                 "decoder=hiero",
                 path=self.path,
             )
