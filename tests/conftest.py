@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import short_example  # noqa: F401
 import torch
 from commands import Run, train
 from hypothesis import settings

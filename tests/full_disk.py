@@ -32,6 +32,8 @@ def fill(disk: Path) -> None:
 
 def run(script: str) -> None:
     """Run a script in this process, on a disk that gets full after the first checkpoint."""
+    import short_example  # noqa: F401
+
     from torchtune_smt.runs import checkpoint
 
     save, saved = checkpoint.save_checkpoint, 0

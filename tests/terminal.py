@@ -14,8 +14,9 @@ import sys
 import termios
 from pathlib import Path
 
+import short_example
+
 COLUMNS = 80
-_MAIN = "import sys; from torchtune_smt.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def in_terminal(
@@ -39,7 +40,7 @@ def in_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     done = subprocess.Popen(
-        [sys.executable, "-c", _MAIN, command, *arguments],
+        [sys.executable, short_example.__file__, command, *arguments],
         cwd=folder,
         env=os.environ | {"TERM": "xterm", "COLUMNS": str(COLUMNS)},
         stdin=theirs,

@@ -757,7 +757,7 @@ def test_what_cannot_be_explained(run: Run, dense: Path) -> None:
     for arguments, message in (
         ([systems], "sentence is missing; give its number with sentence=NUMBER, from 1"),
         ([systems, "sentence=0"], "sentence must be a whole number, 1 or more, or null, not 0"),
-        ([systems, "sentence=1000"], "sentence=1000: test has 100 sentences; give one of 1 to 100"),
+        ([systems, "sentence=1000"], "sentence=1000: test has 30 sentences; give one of 1 to 30"),
         ([run.folder, "words", "sentence=1"], "words: lies in no run's folder, and decodes"),
         (
             [run.folder, "moved/weights.txt", "sentence=1"],

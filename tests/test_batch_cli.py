@@ -82,7 +82,7 @@ def test_weights_get_better(name: str, runs: dict[str, str], place: Path) -> Non
 
 def test_what_is_recorded(runs: dict[str, str], place: Path) -> None:
     lines = [line for line in metrics(place / "batch_pro") if "lists/new" in line]
-    assert [line["step"] for line in lines] == [100, 200]
+    assert [line["step"] for line in lines] == [30, 60]
     assert [line["lists/hypotheses"] for line in lines] == [
         lines[0]["lists/new"],
         lines[0]["lists/new"] + lines[1]["lists/new"],

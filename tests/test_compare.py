@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import statistics
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,11 @@ def test_a_sweep_is_systems_times_seeds(sweep: Path) -> None:
             assert float(row[f"precision_{order + 1}"]) == pytest.approx(mean)
     base, other = found[:2]
     assert (base["p"], base["p_runs"]) == ("", "")
-    # Two of the 20 divisions are as far apart.
-    assert float(other["p_runs"]) == pytest.approx(0.1)
+    # So many of the 20 divisions of all runs are as far apart as hinge and ramp.
+    every = [bleu(sweep / str(n) / "test.translations.txt").score for n in range(6)]
+    apart = [abs(2 * sum(some) - sum(every)) for some in combinations(every, 3)]
+    expected = sum(one > apart[0] - 1e-9 for one in apart) / 20
+    assert float(other["p_runs"]) == pytest.approx(expected)
     assert 0 < float(other["p"]) <= 1
 
 
@@ -202,14 +206,14 @@ def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_is_scored_with_the_data_of_its_own_project(run: Run, tmp_path: Path) -> None:
-    for name, begin in (("a", 0), ("b", 40)):
+    for name, begin in (("a", 0), ("b", 15)):
         project = tmp_path / name
         folder = project / "outputs" / name
         shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
         for kind in ("de", "en.0", "en.1"):
-            lines = read_lines(EXAMPLE / f"dev.{kind}")[begin : begin + 40]
+            lines = read_lines(EXAMPLE / f"dev.{kind}")[begin : begin + 15]
             (project / f"d.{kind}").write_text("".join(f"{line}\n" for line in lines))
-        lines = read_lines(run.folder / "dev.translations.txt")[begin : begin + 40]
+        lines = read_lines(run.folder / "dev.translations.txt")[begin : begin + 15]
         (folder / "dev.translations.txt").write_text("".join(f"{line}\n" for line in lines))
         config = yaml.safe_load((folder / "config.yaml").read_text())
         config["data"] |= {"folders": None, "dev": ["d.de", "d.en.0", "d.en.1"]}

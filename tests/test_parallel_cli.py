@@ -19,6 +19,7 @@ NAMES = ["weights.txt.gz", "dev.translations.txt"]
 # train.py, which dies when it has saved its run.
 KILLED_ONCE_SAVED = """
 import os, runpy, signal, sys
+import short_example
 from torchtune_smt.runs import checkpoint
 
 def save_and_die(*values, save=checkpoint.save_checkpoint):
@@ -86,7 +87,7 @@ def test_killed_and_resumed(
     driver = subprocess.Popen(
         [*command, *options, "engine.workers=2", "hydra.run.dir=run"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(repository)},
+        env=os.environ | {"PYTHONPATH": f"{repository}{os.pathsep}{repository / 'tests'}"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

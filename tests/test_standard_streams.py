@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import short_example
 from commands import MODEL, SMALL, Run, run_command
 
 LONG = "x" * 300
@@ -25,6 +26,7 @@ def command(
             "PYTHON": sys.executable,
             "SCRIPTS": str(repository / "scripts"),
             "TRAIN": f"{sys.executable} {repository / 'train.py'}",
+            "SHORT": f"{sys.executable} {short_example.__file__}",
             **environment,
         },
         input=given,
@@ -51,16 +53,16 @@ def test_a_full_standard_output(repository: Path, tmp_path: Path, line: str) -> 
 def test_streams_that_are_closed(repository: Path, run: Run) -> None:
     # The weights are those of the run, whether anybody reads or not.
     options = " ".join([*MODEL, *SMALL, "data.test=null", "threads=1", "tuner.epochs=1"])
-    found = command(repository, run.place, f"$TRAIN {options} hydra.run.dir=closed >&-")
+    found = command(repository, run.place, f"$SHORT train {options} hydra.run.dir=closed >&-")
     assert (found.returncode, found.stderr) == (0, b"")
     assert "epoch 1: dev BLEU" in (run.place / "closed" / "train.log").read_text("utf-8")
-    line = f"$PYTHON $SCRIPTS/translate.py weights={run.weights} input=- <&-"
+    line = f"$SHORT translate weights={run.weights} input=- <&-"
     found = command(repository, run.place, line)
     assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")
 
 
 def test_text_is_utf_8_in_any_locale(repository: Path, run: Run) -> None:
-    line = f"$PYTHON $SCRIPTS/translate.py weights={run.weights} input=-"
+    line = f"$SHORT translate weights={run.weights} input=-"
     given = "xgrün 日 .\n".encode()
     found = command(repository, run.place, line, given, PYTHONIOENCODING="latin-1")
     assert found.returncode == 0
@@ -69,7 +71,7 @@ def test_text_is_utf_8_in_any_locale(repository: Path, run: Run) -> None:
 
 def test_a_sweep_that_nobody_reads_ends(repository: Path, run: Run) -> None:
     options = " ".join([*MODEL, *SMALL, "data.test=null", "threads=1", "tuner.epochs=1"])
-    line = f"$TRAIN -m {options} seed=1,2,3 hydra.sweep.dir=unread 2>errors | head -3"
+    line = f"$SHORT train -m {options} seed=1,2,3 hydra.sweep.dir=unread 2>errors | head -3"
     command(repository, run.place, line)
     said = (run.place / "errors").read_text("utf-8")
     assert "nobody reads the output any more" in said

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import short_example
 from commands import MODEL, Run, run_command
 
 from torchtune_smt.cli import COMMANDS
@@ -287,7 +288,8 @@ def test_while_tuning_the_line_says_how_to_resume(
 ) -> None:
     name = "a run"
     folder = place / name
-    process = python(repository / "train.py", *TUNE, f"hydra.run.dir={name}", cwd=place)
+    command = [short_example.__file__, "train", *TUNE, f"hydra.run.dir={name}"]
+    process = python(*command, cwd=place)
     while not (folder / "checkpoint.pt").exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(number)

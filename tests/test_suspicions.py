@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import MODEL, SMALL, example, run_command
+from short_example import WHOLE
 
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.preprocess import LengthFilter
@@ -31,7 +32,8 @@ def read_sets(folder: Path, source: str, target: str) -> Sets:
 
 
 def read_example() -> Sets:
-    return {name: example().require(name, training=name == "train") for name in SETS}
+    whole = replace(example(), folders=str(WHOLE))
+    return {name: whole.require(name, training=name == "train") for name in SETS}
 
 
 CORPORA = {
@@ -243,9 +245,7 @@ def test_warnings_of_train(place: Path, tmp_path: Path) -> None:
         write(tmp_path / "dev.de", dev.source),
     ]
     given = f"data.dev=[{files[0]},{files[1]}]"
-    outcome = run_command(
-        "train", *options, given, f"hydra.run.dir={tmp_path}/b", folder=place
-    ).check()
+    outcome = run_command("train", *options, given, f"hydra.run.dir={tmp_path}/b", folder=place)
     assert "warning: the source of dev has words of the model's target side" in outcome.err
 
 

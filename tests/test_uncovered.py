@@ -145,7 +145,7 @@ def test_what_is_said(model: Model) -> None:
 
 
 def test_translate(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("xyzzy guten morgen plugh\n\n")
+    (tmp_path / "in").write_text("xyzzy der zug plugh\n\n")
     arguments = [f"weights={run.weights}", f"input={tmp_path / 'in'}"]
     kept = run_command("translate", *arguments, folder=run.place).check()
     assert {"xyzzy", "plugh"} <= {*kept.out.split()}
