@@ -250,7 +250,7 @@ def test_warnings_of_train(place: Path, tmp_path: Path) -> None:
 
 
 def test_warnings_of_stored_lists(tmp_path: Path) -> None:
-    dev = read_example()["dev"]
+    dev = example().require("dev")
     for change, count in ((list, 0), (cased, 1)):
         rows = [
             f"{i} ||| {' '.join(change(line))} ||| a= {h} b= {h * h} ||| 0\n"
@@ -270,7 +270,7 @@ def test_warnings_of_stored_lists(tmp_path: Path) -> None:
             "metric=nakov",
             f"hydra.run.dir=run{count}",
             folder=tmp_path,
-        ).check()
+        )
         assert outcome.err.count("warning: decoder.dev and the references differ in case") == count
         assert outcome.err.count("warning") == count
 
