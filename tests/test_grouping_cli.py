@@ -165,7 +165,12 @@ def test_options_of_the_algorithm(place: Path) -> None:
         assert found.setdefault(weights, option) == option
 
 
-BATCH = ["tuner.learning=batch", "regularizer.fraction=0.1", "tuner.iterations=1"]
+BATCH = [
+    "tuner.learning=batch",
+    "regularizer.fraction=0.1",
+    "tuner.iterations=1",
+    "tuner.sentences=150",
+]
 
 
 def test_pairs_that_memory_does_not_hold(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +223,7 @@ def test_a_path_says_what_parts_of_lambda_max_leave(place: Path) -> None:
     assert f"0.1 of lambda_max leaves {features:,.0f} features in {number:,.0f} groups" in said
 
 
-PREPARED = ["tuner.scaling=rms", "tuner.merge_identical=true", "tuner.sentences=150"]
+PREPARED = ["tuner.scaling=rms", "tuner.merge_identical=true"]
 
 
 def test_features_of_one_size_and_without_those_that_fire_together(place: Path) -> None:
