@@ -15,7 +15,7 @@ from torchtune_smt.runs.transcript import transcript
 
 # A line of these is copied, and not read; an error is a line.
 _COPIED = re.compile(
-    r"Now try: |.*error: |.*[(](python|torchtune-smt) |.*tensorboard --logdir |usage: "
+    r"Now try: |.*error: |.*[(](python|\S*torchtune-smt) |.*tensorboard --logdir |usage: "
     r"|  file      "
 )
 
