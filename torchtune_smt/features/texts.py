@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
@@ -20,7 +20,7 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import read_text
@@ -134,9 +134,16 @@ class TextFeatures:
                 f"the lists have no feature {start[0]!r}: risk is computed from the "
                 "features that weights were tuned on; are these lists of another decoder?"
             )
-        return with_dense(lists, NAMES, np.hstack([self._risks(lists), self._words(lists)]))
+        assert lists.words is not None
+        begin, tokens = lists.strings()
+        kinds, place = np.unique(tokens, return_inverse=True)
+        words = lists.words.names(kinds)
+        text = np.array([*words, ""], object)[place].tolist()
+        risks = self._risks(lists, [" ".join(text[a:b]) for a, b in pairwise(begin.tolist())])
+        often = np.array([self.frequency.get(word, 1) for word in words], np.float64)[place]
+        return with_dense(lists, NAMES, np.hstack([risks, _of_words(begin, tokens, often)]))
 
-    def _risks(self, lists: KBestLists) -> Float64:
+    def _risks(self, lists: KBestLists, texts: Sequence[str]) -> Float64:
         """Return risks, and distances to the first hypothesis, float64 [n, 4]."""
         active, rows = lists.rows.numbered()
         assert lists.features is not None
@@ -144,11 +151,6 @@ class TextFeatures:
         start = FrozenWeights.of(dict(zip(names, self.start.values(), strict=True)))
         score = rows.dot(start.read(lists.features, active))
         scales = np.array(self.scales)[:, None]
-        begin, tokens = lists.strings()
-        kinds, place = np.unique(tokens, return_inverse=True)
-        assert lists.words is not None
-        words = np.array([*lists.words.names(kinds), ""], object)[place].tolist()
-        texts = [" ".join(words[a:b]) for a, b in pairwise(begin.tolist())]
         out: Float64 = np.empty((lists.n_hypotheses, len(SHARES) + 1))
         for first, last in pairwise(lists.begin.tolist()):
             own, here = texts[first:last], score[first:last]
@@ -161,21 +163,21 @@ class TextFeatures:
             out[first:last, -1] = found[:, 0]
         return out
 
-    def _words(self, lists: KBestLists) -> Float64:
-        """Return the features of words, float64 [n, 4]."""
-        assert lists.words is not None
-        begin, tokens = lists.strings()
-        kinds, place = np.unique(tokens, return_inverse=True)
-        known = [self.frequency.get(name, 1) for name in lists.words.names(kinds)]
-        often = np.array(known, np.float64)[place]
-        length = np.diff(begin)
-        owner = np.repeat(np.arange(length.size), length)
-        repeats = np.zeros(tokens.size, np.bool_)
-        repeats[1:] = (tokens[1:] == tokens[:-1]) & (owner[1:] == owner[:-1])
-        columns = (np.log(often), often <= RARE, repeats)
-        return np.column_stack(
-            [length, *(np.bincount(owner, column, length.size) for column in columns)]
-        )
+
+def _of_words(begin: Int64, tokens: Int32, often: Float64) -> Float64:
+    """Return the features of words, float64 [n, 4].
+
+    begin (int64 [n + 1]), tokens (int32 [t]): of the hypotheses.
+    often (float64 [t]): of each token, the number of lists that its word is in.
+    """
+    length = np.diff(begin)
+    owner = np.repeat(np.arange(length.size), length)
+    repeats = np.zeros(tokens.size, np.bool_)
+    repeats[1:] = (tokens[1:] == tokens[:-1]) & (owner[1:] == owner[:-1])
+    columns = (np.log(often), often <= RARE, repeats)
+    return np.column_stack(
+        [length, *(np.bincount(owner, column, length.size) for column in columns)]
+    )
 
 
 def added_by(
