@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import short_example  # noqa: F401
+import short_example
 import torch
 from commands import Run, train
 from hypothesis import settings
@@ -37,6 +37,13 @@ def pytest_collection_finish() -> None:
 def repository() -> Path:
     """The root of the repository."""
     return REPOSITORY
+
+
+@pytest.fixture
+def whole_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of a test's own, and the whole example: for what 300 sentences do not show."""
+    monkeypatch.setenv("SHORT_EXAMPLE", str(short_example.WHOLE))
+    return tmp_path
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def test_files_of_a_run(run: Run) -> None:
     assert f"tensorboard --logdir {run.name}\n" in run.outcome.out
     *_, last = run.outcome.out.splitlines()
     # As people write it.
-    assert re.match(r"Now try: echo '[A-Z][ \wäöüß,]+[.?!]' \| ", last)
+    assert last.startswith("Now try: echo 'Wo kann ich heute noch ein Auto mieten?' | ")
     assert last.endswith(f" translate weights={run.name}/weights.txt.gz input=-")
     assert all(len(line) <= 80 for line in run.outcome.out.splitlines()[-13:-1])
 
@@ -173,11 +173,11 @@ def test_start_weights_of_features_that_are_not_there(run: Run) -> None:
     )
 
 
-def test_tuning_on_the_bitext(run: Run) -> None:
-    folds = train(run.place, "folds", "tuner.tune_on=train", "lm=folds")
-    full = train(run.place, "full", "tuner.tune_on=train", "lm=full")
+def test_tuning_on_the_bitext(whole_place: Path) -> None:
+    folds = train(whole_place, "folds", "tuner.tune_on=train", "lm=folds")
+    full = train(whole_place, "full", "tuner.tune_on=train", "lm=full")
     # What a full language model has memorised comes out better than it is.
-    assert full.mean("train/gain") > folds.mean("train/gain")
+    assert full.mean("train/gain") > folds.mean("train/gain") + 0.05
     assert "tuning on 30 sentences of the bitext" in folds.outcome.out
 
 
@@ -221,15 +221,16 @@ def test_lists_of_the_best_translations(run: Run) -> None:
     assert first == read_lines(run.folder / "test.translations.txt")
 
 
-def test_text_as_people_write_it(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("Wo ist der Bahnhof?\nWO IST DER BAHNHOF?\n")
-    raw = ["data.lowercase=true", "data.tokenize=true", f"input={tmp_path / 'in'}"]
+def test_text_as_people_write_it(whole_place: Path) -> None:
+    run = train(whole_place, "first")
+    (whole_place / "in").write_text("Wo ist der Bahnhof?\nGUTEN MORGEN!\n")
+    raw = ["data.lowercase=true", "data.tokenize=true", f"input={whole_place / 'in'}"]
     words = translate(run, *raw).splitlines()
     text = translate(run, *raw, "detokenize=true", "capitalize=true").splitlines()
     assert words[0].endswith(" ?")
     assert text[0].endswith(words[0][-3] + "?")
     assert text[0][0] == words[0][0].upper()
-    assert text[1] == text[0]
+    assert text[1] == "Good morning!"
 
 
 def test_each_line_of_the_standard_input_is_answered(

@@ -235,9 +235,10 @@ def write(path: Path, lines: Words) -> Path:
     return path
 
 
-def test_warnings_of_train(place: Path, tmp_path: Path) -> None:
+def test_warnings_of_train(whole_place: Path) -> None:
+    tmp_path = whole_place
     options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1"]
-    outcome = run_command("train", *options, f"hydra.run.dir={tmp_path}/a", folder=place).check()
+    outcome = run_command("train", *options, f"hydra.run.dir={tmp_path}/a", folder=tmp_path).check()
     assert outcome.err.count("warning") == 0
     dev = read_example()["dev"]
     files = [
@@ -245,12 +246,15 @@ def test_warnings_of_train(place: Path, tmp_path: Path) -> None:
         write(tmp_path / "dev.de", dev.source),
     ]
     given = f"data.dev=[{files[0]},{files[1]}]"
-    outcome = run_command("train", *options, given, f"hydra.run.dir={tmp_path}/b", folder=place)
+    outcome = run_command(
+        "train", *options, given, f"hydra.run.dir={tmp_path}/b", folder=tmp_path
+    ).check()
     assert "warning: the source of dev has words of the model's target side" in outcome.err
 
 
-def test_warnings_of_stored_lists(tmp_path: Path) -> None:
-    dev = example().require("dev")
+def test_warnings_of_stored_lists(whole_place: Path) -> None:
+    tmp_path = whole_place
+    dev = read_example()["dev"]
     for change, count in ((list, 0), (cased, 1)):
         rows = [
             f"{i} ||| {' '.join(change(line))} ||| a= {h} b= {h * h} ||| 0\n"
@@ -270,7 +274,7 @@ def test_warnings_of_stored_lists(tmp_path: Path) -> None:
             "metric=nakov",
             f"hydra.run.dir=run{count}",
             folder=tmp_path,
-        )
+        ).check()
         assert outcome.err.count("warning: decoder.dev and the references differ in case") == count
         assert outcome.err.count("warning") == count
 
