@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from test_metrics import kbest_of
+from small_lists import kbest_of
 
 from torchtune_smt.core.vocabulary import Vocabulary
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fuzz_text import READERS, same
-from test_metrics import kbest_of
+from small_lists import kbest_of
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.data.bitext import read_corpus
