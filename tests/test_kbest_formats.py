@@ -1,21 +1,20 @@
 """Readers of n-best lists: against a slow reader, and every fault of a file."""
 
-import gzip
 import math
 from itertools import combinations
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from small_lists import put, weights_of
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.text_kernels import EXACT, LONG, NONE, POWERS, number
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import read_weights, save_weights
+from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.kbest import formats
 from torchtune_smt.kbest.formats import OnError, longest_in_order, read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
@@ -31,51 +30,34 @@ CDEC = """\
 0 ||| das haus ||| LM=-5 Glue=0 ||| -9 ||| 0.5
 1 ||| gut ||| Glue=0 LM=0 ||| 0
 """
+ZEROS_LEFT_OUT = CDEC.replace(" Glue=0 LM=0", "").replace(" Glue=0", "")
+LINE = "{} ||| a ||| F=1 ||| 1\n"
 
 
 def entries(stored: StoredLists) -> list[tuple[int, list[str], dict[str, float], float | None]]:
     """Everything in plain Python."""
     lists = stored.lists
     lists.check()
-    assert lists.features is not None
     result = []
     for i, sentence in enumerate(np.repeat(lists.index, np.diff(lists.begin)).tolist()):
         words = [] if lists.words is None else lists.words.names(lists.hypothesis(i))
-        ids, values = lists.row(i)
-        row = dict(zip(lists.features.names(ids), values.tolist(), strict=True))
         score = None if lists.score is None else float(lists.score[i])
-        result.append((sentence, words, row, score))
+        result.append((sentence, words, lists.features.named(*lists.row(i)), score))
     return result
 
 
-def write(path: Path, text: str | bytes) -> Path:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
+def rows_of(stored: StoredLists) -> list[dict[str, float]]:
+    return [row for _, _, row, _ in entries(stored)]
 
 
-def test_moses(tmp_path: Path) -> None:
-    lists = read_lists(write(tmp_path / "list", MOSES))
-    assert entries(lists) == [
-        (0, ["ein", "haus"], {"LM0_0": -4.5, "TM0_0": -1, "TM0_1": -2.5, "WT_a~b": 2}, -8.25),
-        (0, ["das", "haus"], {"D0_0": 1, "LM0_0": -5, "TM0_1": 0.001, "WT_a~=": 1}, -9),
-        (1, ["gut"], {"LM0_0": -1, "TM0_0": -1, "TM0_1": -1}, -3),
-    ]
-    assert lists.dense_names == ["D0_0", "LM0_0", "TM0_0", "TM0_1"]
-    assert lists.lists.entries().tolist() == [1, 2, 3]
-    assert lists.summary() == "3 hypotheses of 2 sentences"
+def names_of(stored: StoredLists) -> list[str]:
+    return stored.lists.features.names(range(len(stored.lists.features)))
 
 
-def test_cdec(tmp_path: Path) -> None:
-    path = tmp_path / "list.gz"
-    path.write_bytes(gzip.compress(CDEC.replace("\n", "\r\n").encode()))
-    lists = read_lists(path)
-    assert entries(lists) == [
-        (0, ["ein", "haus"], {"LM": -4.5, "Glue": 2, "id:a=b": 1}, -8.25),
-        (0, ["das", "haus"], {"LM": -5}, -9),
-        (1, ["gut"], {}, 0),
-    ]
-    assert lists.dense_names == ["LM", "Glue"]
-    assert read_lists(path, dense=["Glue"]).dense_names == ["Glue"]
+@pytest.fixture(params=[1 << 22, 64], ids=["whole", "pieces"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are parsed as a whole, and in pieces of some lines."""
+    monkeypatch.setattr(formats, "PIECE", request.param)
 
 
 NAMES = st.sampled_from(["LM", "a=b", "id:x", "größe", "A_b", "w~="])
@@ -105,13 +87,10 @@ def test_equals_what_was_written(
             lines[i] = (words, row, total)
         features = " ".join(f"{n}={' ' if moses else ''}{v!r}" for n, v in row.items())
         text += f"{i // 2} ||| {' '.join(words)} ||| {features} ||| {total!r}\n"
-    path = write(tmp_path_factory.getbasetemp() / "random", text)
-    before = formats.PIECE
-    formats.PIECE = piece
-    try:
+    path = put(tmp_path_factory.getbasetemp(), {"random": text})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "PIECE", piece)
         lists = read_lists(path, "moses" if moses else "cdec", dense=[])
-    finally:
-        formats.PIECE = before
     assert entries(lists) == [
         (i // 2, words, {n: v for n, v in row.items() if v}, total)
         for i, (words, row, total) in enumerate(lines)
@@ -138,10 +117,8 @@ def test_numbers_are_pythons(text: str) -> None:
             assert value == pytest.approx(expected, rel=2e-15, abs=1e-300)
 
 
-def moses_line(line: int, text: str) -> str:
-    lines = MOSES.splitlines()
-    lines[line - 1] = text
-    return "\n".join(lines)
+def moses(features: str) -> str:
+    return f"0 ||| a ||| {features} ||| 0"
 
 
 FAULTS = {
@@ -153,182 +130,170 @@ FAULTS = {
     "no number": (2, "zero ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'zero' is no sentence number"),
     "negative": (2, "-1 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'-1' is no sentence number"),
     "two numbers": (2, "0 0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "no sentence number"),
-    "alignment": (2, "0 ||| a ||| 0-0 1-1 ||| 0", "'0-0' stands where `Label= 0.5` is expected"),
-    "blank in name": (2, "0 ||| a ||| D0= 1 my LM0= 1 TM0= 1 1 ||| 0", "value 'my' is no finite"),
-    "blank in first name": (2, "0 ||| a ||| my D0= 1 LM0= 1 TM0= 1 1 ||| 0", "no blanks in it"),
-    "other format": (2, "0 ||| a ||| D0=1 LM0=1 ||| 0", "'D0=1' stands where `Label= 0.5`"),
-    "no name": (2, "0 ||| a ||| = 1 LM0= 1 ||| 0", "no feature name before the ="),
-    "no value": (2, "0 ||| a ||| D0= LM0= 1 TM0= 1 1 ||| 0", "feature 'D0=' has no value"),
-    "no last value": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= ||| 0", "feature 'TM0=' has no value"),
+    "alignment": (2, moses("0-0 1-1"), "'0-0' stands where `Label= 0.5` is expected"),
+    "blank in name": (2, moses("D0= 1 my LM0= 1 TM0= 1 1"), "value 'my' is no finite"),
+    "blank in first name": (2, moses("my D0= 1 LM0= 1 TM0= 1 1"), "no blanks in it"),
+    "other format": (2, moses("D0=1 LM0=1"), "'D0=1' stands where `Label= 0.5`"),
+    "no name": (2, moses("= 1 LM0= 1"), "no feature name before the ="),
+    "no value": (2, moses("D0= LM0= 1 TM0= 1 1"), "feature 'D0=' has no value"),
+    "no last value": (2, moses("D0= 1 LM0= 1 TM0="), "feature 'TM0=' has no value"),
     "score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| good", "'good' is not the score"),
     "two scores": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0 1", "'1' is not the score"),
-    "new": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 X= 1 ||| 0", "'X=' is a dense feature that"),
-    "lacking": (2, "0 ||| a ||| D0= 1 TM0= 1 1 ||| 0", "dense feature 'LM0' is missing"),
-    "width": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 1 ||| 0", "'TM0=' has another number of"),
-    "dense twice": (2, "0 ||| a ||| D0= 1 D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'D0' is given twice"),
-    "sparse twice": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 A_= 1 A_= 2 ||| 0", "'A_' is given"),
-    "clash": (2, "0 ||| a ||| D0= 1 LM0= 1 LM0_0= 2 TM0= 1 1 ||| 0", "'LM0_0' is given twice"),
+    "new": (2, moses("D0= 1 LM0= 1 TM0= 1 1 X= 1"), "'X=' is a dense feature that"),
+    "lacking": (2, moses("D0= 1 TM0= 1 1"), "dense feature 'LM0' is missing"),
+    "width": (2, moses("D0= 1 LM0= 1 TM0= 1 1 1"), "'TM0=' has another number of"),
+    "dense twice": (2, moses("D0= 1 D0= 1 LM0= 1 TM0= 1 1"), "'D0' is given twice"),
+    "sparse twice": (2, moses("D0= 1 LM0= 1 TM0= 1 1 A_= 1 A_= 2"), "'A_' is given"),
+    "clash": (2, moses("D0= 1 LM0= 1 LM0_0= 2 TM0= 1 1"), "'LM0_0' is given twice"),
+}
+OF_CDEC = {
+    "LM": "'LM' stands where `name=0.5` is expected",
+    "my LM=1": "a name has no blanks in it",
+    "LM= 1": "'LM=' has no value",
+    "=1": "no feature name before the = of '=1'",
+    "LM=1 LM=0": "'LM' is given twice",
+    "F=1 LM=0": "'LM' is a dense feature that the first line does not have",
+    "LM=0x1": "'0x1' is no finite number",
+}
+CASES = {name: ("moses", MOSES, *row) for name, row in FAULTS.items()}
+CASES |= {
+    features: ("cdec", LINE.format(0) * 2 + LINE.format(1), 2, moses(features), message)
+    for features, message in OF_CDEC.items()
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", CASES)
 def test_faults_are_located_or_skipped(name: str, tmp_path: Path) -> None:
-    line, text, message = FAULTS[name]
-    path = write(tmp_path / "list", moses_line(line, text))
+    form, text, line, bad, message = CASES[name]
+    lines = text.splitlines()
+    lines[line - 1] = bad
+    path = put(tmp_path, {"list": lines})
     with pytest.raises(InputError, match=message) as caught:
-        read_lists(path, "moses")
+        read_lists(path, form)
     assert (caught.value.path, caught.value.line) == (path, line)
-    lists = read_lists(path, "moses", on_error="skip")
+    lists = read_lists(path, form, on_error="skip")
     assert lists.lists.entries().tolist() == [i for i in (1, 2, 3) if i != line]
     assert sum(n for what, n in lists.skipped.items() if what.startswith("lines")) == 1
     assert "1 lines " in lists.summary()
 
 
-ZEROS_LEFT_OUT = CDEC.replace(" Glue=0 LM=0", "").replace(" Glue=0", "")
+# Dense features that lines lack
 
 
 def test_a_line_without_a_dense_value_is_a_fault_unless_one_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "list", ZEROS_LEFT_OUT)
+    path = put(tmp_path, {"list": ZEROS_LEFT_OUT})
     with pytest.raises(InputError, match="list:2: .*'Glue' is missing.*missing=VALUE"):
         read_lists(path)
     assert read_lists(path, on_error="skip").summary() == (
         "1 hypotheses of 1 sentences; 2 lines with other dense features, 2 sentences with a fault, "
         "1 sentences without a list"
     )
-    whole = write(tmp_path / "whole", CDEC)
+    whole = put(tmp_path, {"whole": CDEC})
     for format in ("cdec", None):
         filled = read_lists(path, format, missing=0)
         assert entries(filled) == entries(read_lists(whole))
         assert filled.dense_names == ["LM", "Glue"]
-    rows = [row for _, _, row, _ in entries(read_lists(path, missing=-7.5))]
+    rows = rows_of(read_lists(path, missing=-7.5))
     assert [(row["LM"], row["Glue"]) for row in rows] == [(-4.5, 2), (-5, -7.5), (-7.5, -7.5)]
     # A value of 0 that is there stays.
     assert entries(read_lists(whole, missing=-7.5)) == entries(read_lists(whole))
     with pytest.raises(ValueError, match="missing must be a finite number"):
         read_lists(path, missing=math.nan)
-
-
-def test_the_line_is_found_in_whatever_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(formats, "PIECE", 64)
-    lines = [f"{i} ||| a ||| LM=-1 F={i % 2} s:{i}=1 ||| 0" for i in range(9)]
-    for change, line, message in (
-        (lambda text: text.replace(" F=1", ""), 8, "'F' is missing"),
-        (lambda text: text.replace("s:", "s"), 8, "'s7' is a dense feature that the first line"),
-    ):
-        path = write(tmp_path / "list", "\n".join([*lines[:7], change(lines[7]), lines[8]]))
-        with pytest.raises(InputError, match=f"list:{line}: .*{message}"):
-            read_lists(path)
-        filled = entries(read_lists(path, missing=3))
-        assert len(filled) == 9 and filled[7][2].get("F") in (1, 3)
-
-
-@pytest.mark.parametrize("dense", [["LM"], ["WT_a~b"], ["D0_0", "WT_a~b"]])
-def test_named_dense_features_are_in_every_line(dense: list[str], tmp_path: Path) -> None:
-    path = write(tmp_path / "list", ZEROS_LEFT_OUT if dense == ["LM"] else MOSES)
-    with pytest.raises(InputError, match=f"list:[23]: .*'{dense[-1]}' is missing"):
-        read_lists(path, dense=dense)
-    rows = [row for _, _, row, _ in entries(read_lists(path, dense=dense, missing=9))]
-    assert [row[dense[-1]] for row in rows].count(9) == (1 if dense == ["LM"] else 2)
-
-
-def test_labels_of_moses_that_lines_lack_are_filled(tmp_path: Path) -> None:
+    # Labels of Moses, too.
     text = MOSES.replace("D0= 0 LM0= -4.5", "LM0= -4.5").replace("TM0= 0 1e-3", "")
-    read = read_lists(write(tmp_path / "list", text), missing=-3)
+    read = read_lists(put(tmp_path, {"list": text}), missing=-3)
     assert read.dense_names == ["LM0_0", "TM0_0", "TM0_1", "D0_0"]
-    assert [row for _, _, row, _ in entries(read)][:2] == [
+    assert rows_of(read)[:2] == [
         {"LM0_0": -4.5, "TM0_0": -1, "TM0_1": -2.5, "D0_0": -3, "WT_a~b": 2},
         {"LM0_0": -5, "D0_0": 1, "TM0_0": -3, "TM0_1": -3, "WT_a~=": 1},
     ]
 
 
-def test_cdec_faults(tmp_path: Path) -> None:
-    for features, message in {
-        "LM": "'LM' stands where `name=0.5` is expected",
-        "my LM=1": "a name has no blanks in it",
-        "LM= 1": "'LM=' has no value",
-        "=1": "no feature name before the = of '=1'",
-        "LM=1 LM=0": "'LM' is given twice",
-        "F=1 LM=0": "'LM' is a dense feature that the first line does not have",
-        "LM=0x1": "'0x1' is no finite number",
-        "LM= -1.5": "'LM=' has no value",
-    }.items():
-        path = write(tmp_path / "list", f"0 ||| a ||| F=1 ||| 1\n0 ||| a ||| {features} ||| 1\n")
-        with pytest.raises(InputError, match="list:2: .*" + message):
-            read_lists(path, "cdec")
+@pytest.mark.parametrize("dense", [["LM"], ["WT_a~b"], ["D0_0", "WT_a~b"]])
+def test_named_dense_features_are_in_every_line(dense: list[str], tmp_path: Path) -> None:
+    path = put(tmp_path, {"list": ZEROS_LEFT_OUT if dense == ["LM"] else MOSES})
+    with pytest.raises(InputError, match=f"list:[23]: .*'{dense[-1]}' is missing"):
+        read_lists(path, dense=dense)
+    rows = rows_of(read_lists(path, dense=dense, missing=9))
+    assert [row[dense[-1]] for row in rows].count(9) == (1 if dense == ["LM"] else 2)
 
 
-def test_sentences_of_which_all_is_left_out_count(tmp_path: Path) -> None:
-    good, lost = "0 ||| a ||| F=1 ||| 1\n", "without a list"
-    for bad, n_sentences in {
-        b"2 ||| a ||| F=x ||| 1": 3,
-        b"2 ||| \xff ||| F=1 ||| 1": 3,
-        b"2 |||": 3,
-        b"2": 1,
-        b"2 a": 1,
-        b"2\xff ||| a": 1,
-        b"||| a": 1,
-    }.items():
-        path = write(tmp_path / "list", good.encode() + bad)
-        lists = read_lists(path, on_error="skip")
-        assert lists.n_sentences == n_sentences
-        missing = {f"sentences {lost}": n_sentences - 1} if n_sentences > 1 else {}
-        assert {what: n for what, n in lists.skipped.items() if what.endswith(lost)} == missing
-
-
-def test_order_and_gaps(tmp_path: Path) -> None:
-    line = "{} ||| a ||| F=1 ||| 1\n"
-    path = write(tmp_path / "list", "".join(line.format(i) for i in (0, 1, 0, 3)))
-    with pytest.raises(
-        InputError, match="list:3: the number of .* is smaller than that of line 2,"
+def test_the_line_is_found_in_whatever_piece(tmp_path: Path, pieces: None) -> None:
+    lines = [f"{i} ||| a ||| LM=-1 F={i % 2} s:{i}=1 ||| 0" for i in range(9)]
+    for old, new, message in (
+        (" F=1", "", "'F' is missing"),
+        ("s:", "s", "'s7' is a dense feature that the first line"),
     ):
+        path = put(tmp_path, {"list": [*lines[:7], lines[7].replace(old, new), lines[8]]})
+        with pytest.raises(InputError, match=f"list:8: .*{message}"):
+            read_lists(path)
+        filled = rows_of(read_lists(path, missing=3))
+        assert len(filled) == 9 and filled[7].get("F") in (1, 3)
+
+
+def test_many_names_without_a_colon_are_not_taken_for_dense(tmp_path: Path) -> None:
+    path = put(tmp_path, {"list": [moses(" ".join(f"F{i}=1" for i in range(201)))]})
+    with pytest.raises(InputError, match="has 201 features without a colon"):
         read_lists(path)
-    lists = read_lists(path, on_error="skip")
-    assert lists.lists.index.tolist() == [0, 1, 3]
-    assert lists.skipped == {"lines out of order": 1, "sentences without a list": 1}
-    path = write(tmp_path / "list", "".join(line.format(i) for i in (0, 2, 2)))
-    with pytest.raises(InputError, match="list:2: this list is of sentence 2, and sentence 1 has"):
+    assert read_lists(path, dense=["F3"]).dense_names == ["F3"]
+
+
+def test_names_must_fit_into_a_weights_file(tmp_path: Path) -> None:
+    path = put(tmp_path, {"list": LINE.format(0) + "0 ||| b ||| F=1 #x:=2 ||| 1\n"})
+    with pytest.raises(InputError, match="list:2: the feature '#x:' begins with #"):
         read_lists(path)
-    path = write(tmp_path / "list", line.format(1))
-    with pytest.raises(InputError, match="list:1: .* sentence 0 has none"):
-        read_lists(path)
+    # What a list may have is written and read back.
+    names = names_of(read_lists(put(tmp_path, {"list": [moses("a==1 w~=~==2 x=y=3")]})))
+    assert names == ["a=", "w~=~=", "x=y"]
+    save_weights(tmp_path / "weights", FrozenWeights.of(dict.fromkeys(names, 1.0)))
+    assert sorted(weights_of(tmp_path / "weights")) == sorted(names)
 
 
-@pytest.mark.parametrize("pieces", [1 << 22, 64])
-def test_one_wrong_number_costs_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
-) -> None:
-    monkeypatch.setattr(formats, "PIECE", pieces)
-    line = "{} ||| a ||| F=1 ||| 1\n"
-    numbers = np.repeat(np.arange(20), 3)
-    for place, wrong in ((1, 15), (1, 10**8), (30, 2), (57, 99)):
-        given = numbers.copy()
-        given[place] = wrong
-        read = read_lists(
-            write(tmp_path / "list", "".join(map(line.format, given))), None, on_error="skip"
-        )
-        left = np.delete(np.arange(60), place)
-        assert read.lists.entry is not None and (read.lists.entry == left + 1).all()
-        assert read.n_sentences == 20 and read.skipped == {"lines out of order": 1}
+# Numbers of sentences
+
+UP = list(range(6))
+# Numbers of lines; the error; and what is left if faults are skipped, or the error then.
+ORDERS = {
+    "back": ([0, 1, 0, 3], "list:3: .* smaller than that of line 2,", [0, 1, 3]),
+    "gap": ([0, 2, 2], "list:2: this list is of sentence 2, and sentence 1 has", [0, 2]),
+    "from 1": ([1], "list:1: .* sentence 0 has none", [1]),
+    "turned": (UP[::-1], None, UP),
+    "turned in threes": (np.repeat(UP[::-1], 3), None, UP),
+    "two parts": ([3, 4, 5, 0, 1, 2], None, UP),
+    "two parts in threes": (np.repeat([3, 4, 5, 0, 1, 2], 3), None, UP),
+    "one first": (np.repeat([4, 0, 1, 2, 3, 5], 3), None, UP),
+    "all twice": ([0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2], "list:7:", "sort them"),
+    "parts with a gap": ([3, 3, 4, 4, 0, 0, 1, 1], "list:", "sort them"),
+    "odd ones": ([9, 7, 5, 3, 1], "list:", "sort them"),
+    "gaps": ([0, 0, 3, 3, 1, 1, 5], "list:", "sort them"),
+}
 
 
-@pytest.mark.parametrize("lines", [1, 3])
-@pytest.mark.parametrize("pieces", [1 << 22, 64])
-def test_whole_lists_in_another_order_are_sorted(
-    lines: int, pieces: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(formats, "PIECE", pieces)
-    line = "{} ||| a ||| F=1 ||| 1\n"
-    for numbers in (np.arange(6)[::-1], np.array([3, 4, 5, 0, 1, 2]), np.array([4, 0, 1, 2, 3, 5])):
-        text = "".join(line.format(i) for i in np.repeat(numbers, lines))
-        path = write(tmp_path / "list", text)
-        for on_error in get_args(OnError):
-            read = read_lists(path, on_error=on_error)
-            assert read.lists.index.tolist() == list(range(6)) and read.n_sentences == 6
-            assert read.lists.n_hypotheses == 6 * lines and not read.skipped
+@pytest.mark.parametrize("name", ORDERS)
+def test_order(name: str, tmp_path: Path, pieces: None) -> None:
+    """Whole lists in another order are sorted; nothing is guessed where more is wrong."""
+    numbers, error, left = ORDERS[name]
+    path = put(tmp_path, {"list": "".join(LINE.format(i) for i in numbers)})
+    if error is None:
+        read = read_lists(path)
+        assert read.lists.index.tolist() == left and not read.skipped
+        assert read.lists.n_hypotheses == len(numbers) and read.n_sentences == 6
+    else:
+        with pytest.raises(InputError, match=error):
+            read_lists(path)
+    if left == "sort them":
+        with pytest.raises(InputError, match="list:[0-9]+: .*out of order.*sort them"):
+            read_lists(path, on_error="skip")
+        return
+    read = read_lists(path, on_error="skip")
+    assert read.lists.index.tolist() == left
+    lost = {"lines out of order": len(numbers) - read.lists.n_hypotheses}
+    lost["sentences without a list"] = max(left) + 1 - len(left)
+    assert read.skipped == {what: n for what, n in lost.items() if n}
+    if error is None:
         # Nothing but a line with a fault is left out.
-        read = read_lists(write(path, text.replace("2 ||| a", "2 ||| a |||")), on_error="skip")
+        text = path.read_text().replace("2 ||| a", "2 ||| a |||")
+        read = read_lists(put(tmp_path, {"list": text}), on_error="skip")
         assert read.n_sentences == 6 and set(read.skipped) == {
             "sentences with a fault",
             "lines with a bad score",
@@ -336,25 +301,36 @@ def test_whole_lists_in_another_order_are_sorted(
         }
 
 
+def test_one_wrong_number_costs_its_line(tmp_path: Path, pieces: None) -> None:
+    for place, wrong in ((1, 15), (1, 10**8), (30, 2), (57, 99)):
+        given = np.repeat(np.arange(20), 3)
+        given[place] = wrong
+        path = put(tmp_path, {"list": "".join(map(LINE.format, given))})
+        read = read_lists(path, on_error="skip")
+        assert (read.lists.entry == np.delete(np.arange(60), place) + 1).all()
+        assert read.n_sentences == 20 and read.skipped == {"lines out of order": 1}
+
+
 @pytest.mark.parametrize(
-    "numbers",
+    ("bad", "n_sentences"),
     [
-        [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2],
-        [3, 3, 4, 4, 0, 0, 1, 1],
-        [9, 7, 5, 3, 1],
-        [0, 0, 3, 3, 1, 1, 5],
+        (b"2 ||| a ||| F=x ||| 1", 3),
+        (b"2 ||| \xff ||| F=1 ||| 1", 3),
+        (b"2 |||", 3),
+        (b"2 ||| a ||| F=x ||| 1\n9999999 ||| a ||| F=x ||| 1", 3),
+        (b"2", 1),
+        (b"2 a", 1),
+        (b"2\xff ||| a", 1),
+        (b"||| a", 1),
     ],
 )
-def test_other_lists_out_of_order_are_refused(numbers: list[int], tmp_path: Path) -> None:
-    path = write(tmp_path / "list", "".join(f"{i} ||| a ||| F=1 ||| 1\n" for i in numbers))
-    with pytest.raises(InputError, match="list:[0-9]+: .*out of order.*sort them"):
-        read_lists(path, on_error="skip")
-
-
-def test_a_wrong_number_of_a_line_with_a_fault_makes_no_sentences(tmp_path: Path) -> None:
-    text = "0 ||| a ||| F=1 ||| 1\n2 ||| a ||| F=x ||| 1\n9999999 ||| a ||| F=x ||| 1\n"
-    read = read_lists(write(tmp_path / "list", text), on_error="skip")
-    assert read.n_sentences == 3 and read.skipped["sentences without a list"] == 2
+def test_sentences_of_which_all_is_left_out_count(
+    bad: bytes, n_sentences: int, tmp_path: Path
+) -> None:
+    path = put(tmp_path, {"list": LINE.format(0).encode() + bad})
+    lists = read_lists(path, on_error="skip")
+    assert lists.n_sentences == n_sentences
+    assert lists.skipped["sentences without a list"] == n_sentences - 1
 
 
 @given(st.lists(st.integers(0, 6), max_size=9))
@@ -368,47 +344,29 @@ def test_longest_in_order(numbers: list[int]) -> None:
 
 def test_not_utf8(tmp_path: Path) -> None:
     bad = b"0 ||| \xff ||| F\xfe=1 ||| 1\n"
-    path = write(tmp_path / "list", CDEC[: CDEC.index("\n") + 1].encode() + bad)
+    path = put(tmp_path, {"list": CDEC[: CDEC.index("\n") + 1].encode() + bad})
     with pytest.raises(InputError, match="list:2: is not valid UTF-8"):
         read_lists(path)
     lists = read_lists(path, on_error="skip")
     assert lists.skipped == {"lines not in UTF-8": 1, "sentences with a fault": 1}
-    assert lists.lists.features.names(range(len(lists.lists.features))) == ["LM", "Glue", "id:a=b"]
+    assert names_of(lists) == ["LM", "Glue", "id:a=b"]
     assert lists.lists.words.names(range(len(lists.lists.words))) == ["ein", "haus"]
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is empty"):
-        read_lists(write(tmp_path / "list", "\n"))
-    with pytest.raises(InputError, match="no hypothesis is left .2 lines with a field missing"):
-        read_lists(write(tmp_path / "list", "0\n1\n"), on_error="skip")
-    with pytest.raises(InputError, match="is one of Moses's tuning files"):
-        read_lists(write(tmp_path / "list", "FEATURES_TXT_BEGIN_0 0 1 0\n"))
-    with pytest.raises(ValueError, match="format must be cdec or moses"):
-        read_lists(tmp_path / "list", "joshua")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("text", "on_error", "message"),
+    [
+        ("\n", "error", "is empty"),
+        ("0\n1\n", "skip", "no hypothesis is left .2 lines with a field missing"),
+        ("FEATURES_TXT_BEGIN_0 0 1 0\n", "error", "is one of Moses's tuning files"),
+    ],
+)
+def test_nothing_to_read(text: str, on_error: OnError, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        read_lists(put(tmp_path, {"list": text}), on_error=on_error)
 
 
-def test_many_names_without_a_colon_are_not_taken_for_dense(tmp_path: Path) -> None:
-    row = " ".join(f"F{i}=1" for i in range(201))
-    path = write(tmp_path / "list", f"0 ||| a ||| {row} ||| 1\n")
-    with pytest.raises(InputError, match="has 201 features without a colon"):
-        read_lists(path)
-    assert read_lists(path, dense=["F3"]).dense_names == ["F3"]
-
-
-def test_names_must_fit_into_a_weights_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "list", "0 ||| a ||| F=1 ||| 1\n0 ||| b ||| F=1 #x:=2 ||| 1\n")
-    with pytest.raises(InputError, match="list:2: the feature '#x:' begins with #"):
-        read_lists(path)
-    # What a list may have is written and read back.
-    lists = read_lists(write(tmp_path / "list", "0 ||| a ||| a==1 w~=~==2 x=y=3 ||| 1\n"))
-    names = lists.lists.features.names(range(3))
-    assert names == ["a=", "w~=~=", "x=y"]
-    weights = Weights()
-    weights.set(names, [1.0, 2.0, 3.0])
-    save_weights(tmp_path / "weights", weights)
-    assert read_weights(tmp_path / "weights")[0].names(range(3)) == sorted(names)
-
+# Moses's tuning files
 
 FEATURES = """\
 FEATURES_TXT_BEGIN_0 0 2 2 LM0_0 D0_0
@@ -433,16 +391,18 @@ SCORES_TXT_END_0
 def tuning_files(
     folder: Path, features: str = FEATURES, scores: str = SCORES, **options: str
 ) -> StoredLists:
-    write(folder / "f", features)
-    write(folder / "s", scores)
+    put(folder, {"f": features, "s": scores})
     return read_tuning_files(folder / "f", folder / "s", **options)  # type: ignore[arg-type]
 
 
 def test_tuning_files(tmp_path: Path) -> None:
     # Moses's extractor ends lines with a blank.
     lists = tuning_files(tmp_path, FEATURES.replace("\n", " \n"), SCORES.replace("\n", " \n"))
-    rows = [row for _, _, row, _ in entries(lists)]
-    assert rows == [{"LM0_0": -1.5, "A_b": 2}, {"LM0_0": -2, "D0_0": 3}, {"LM0_0": -1, "D0_0": 1}]
+    assert rows_of(lists) == [
+        {"LM0_0": -1.5, "A_b": 2},
+        {"LM0_0": -2, "D0_0": 3},
+        {"LM0_0": -1, "D0_0": 1},
+    ]
     assert lists.lists.statistics.tolist() == [
         [7, 4, 2, 1, 9, 8, 7, 6, 9, 10],
         [8, 5, 3, 1, 9, 8, 7, 6, 9, 10],
@@ -474,6 +434,8 @@ def test_tuning_files(tmp_path: Path) -> None:
         ("s", "8 9 5", "8 9", "s:3: has fewer values"),
         ("s", "1 1 9 BLEU", "1 1 2 TER", "s:5: holds 2 statistics of TER"),
         ("s", SCORES[SCORES.index("SCORES_TXT_BEGIN_0 1") :], "", "s: has 1 blocks, and"),
+        ("f", FEATURES, SCORES, "f:1: has the text of scores.dat .* exchange"),
+        ("s", SCORES, FEATURES, "s:1: has the text of features.dat where that of scores"),
     ],
 )
 def test_tuning_files_with_faults(
@@ -484,14 +446,6 @@ def test_tuning_files_with_faults(
     texts[file] = texts[file].replace(old, new, 1)
     with pytest.raises(InputError, match=message):
         tuning_files(tmp_path, texts["f"], texts["s"])
-
-
-def test_exchanged_tuning_files(tmp_path: Path) -> None:
-    message = "f:1: has the text of scores.dat where that of features.dat is expected; exchange"
-    with pytest.raises(InputError, match=message):
-        tuning_files(tmp_path, SCORES, FEATURES)
-    with pytest.raises(InputError, match="s:1: has the text of features.dat where that of scores"):
-        tuning_files(tmp_path, FEATURES, FEATURES)
 
 
 def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Path) -> None:
@@ -508,7 +462,7 @@ def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Pa
 
 
 def read_merged(folder: Path, texts: list[str], on_error: OnError = "error") -> StoredLists:
-    paths = [write(folder / f"{i}", text) for i, text in enumerate(texts)]
+    paths = [put(folder, {f"{i}": text}) for i, text in enumerate(texts)]
     words, features = Vocabulary(), Vocabulary()
     parts = [
         read_lists(path, words=words, features=features, on_error=on_error, shard=True)
@@ -518,7 +472,7 @@ def read_merged(folder: Path, texts: list[str], on_error: OnError = "error") -> 
 
 
 def test_each_file_may_have_some_of_the_sentences(tmp_path: Path) -> None:
-    first, second, third = (f"{i} ||| a ||| F={i} ||| 1\n" for i in range(3))
+    first, second, third = (LINE.format(i) for i in range(3))
     for texts in ([first, second + third], [first + third, second], [second, first, third]):
         lists = read_merged(tmp_path, texts, "skip")
         assert lists.summary() == "3 hypotheses of 3 sentences"
@@ -532,17 +486,15 @@ def test_each_file_may_have_some_of_the_sentences(tmp_path: Path) -> None:
 
 def test_lists_of_several_files_are_merged_without_copies(tmp_path: Path) -> None:
     texts = [
-        "0 ||| a ||| F=1 ||| 1\n0 ||| b ||| F=1 ||| 1\n1 ||| c ||| F=1 ||| 1\n",
-        "0 ||| b ||| F=1 ||| 5\n0 ||| a ||| F=2 ||| 1\n"
-        "1 ||| c ||| F=0 ||| 1\n2 ||| d ||| F=3 ||| 1\n",
+        "".join(f"{s} ||| {w} ||| F={f} ||| 1\n" for s, w, f in some)
+        for some in (["0a1", "0b1", "1c1"], ["0b1", "0a2", "1c0", "2d3"])
     ]
     together = read_merged(tmp_path, texts)
-    owners = [(s, w[0], row.get("F", 0)) for s, w, row, _ in entries(together)]
-    assert owners == [(0, "a", 1), (0, "b", 1), (0, "b", 1), (0, "a", 2), *owners[4:]]
-    assert owners[4:] == [(1, "c", 1), (1, "c", 0), (2, "d", 3)]
     unique = together.without_copies()
-    assert [(s, w[0], row.get("F", 0)) for s, w, row, _ in entries(unique)] == [
-        *owners[:2],
-        *owners[3:],
-    ]
+    for lists, expected in (
+        (together, ["0a1", "0b1", "0b1", "0a2", "1c1", "1c0", "2d3"]),
+        (unique, ["0a1", "0b1", "0a2", "1c1", "1c0", "2d3"]),
+    ):
+        found = [f"{s}{w[0]}{row.get('F', 0):.0f}" for s, w, row, _ in entries(lists)]
+        assert found == expected
     assert unique.summary() == "6 hypotheses of 3 sentences; 1 copies of earlier entries"

@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -16,10 +15,10 @@ from commands import run_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
+from small_lists import put
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.formats import OnError
@@ -46,16 +45,6 @@ def plain(lists: KBestLists) -> Plain:
             hypotheses.append((kbest.text(h), kbest.features.named(feature, value), score))
         found.append((id, hypotheses))
     return found
-
-
-def put(folder: Path, files: Mapping[str, str]) -> Path:
-    """Write files; return the folder, or the only one of them at its top."""
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    tops = {name.split("/")[0] for name in files}
-    return folder / tops.pop() if len(tops) == 1 else folder
 
 
 JSON = """\
@@ -415,7 +404,7 @@ def test_skipping_counts_sentences_and_loses_no_line(damage: str, tmp_path: Path
     assert damaged.n_sentences == whole.n_sentences
     assert damaged.skipped["sentences with a fault"] == 1, damaged.skipped
     weights = "".join(f"{name} 1\n" for name in damaged.dense_names)
-    (tmp_path / "weights").write_text(weights)
+    put(tmp_path, {"weights": weights})
     given = [f"input={path}", "weights=weights", "on_error=skip"]
     given += [f"{key}={value}" for key, value in options.items()]
     outcome = run_command("rerank", *given, "output=best", folder=tmp_path)
@@ -432,21 +421,8 @@ def test_skipping_counts_sentences_and_loses_no_line(damage: str, tmp_path: Path
         assert again.n_sentences == whole.n_sentences
 
 
-# What is put into a file, or taken out of it: bytes that mean something in some form.
-PIECES = [b"", b"\t", b"\n", b"\r", b" ||| ", b"nan", b"-inf", b"1e999", b"\xff", b"\0", b"{", b"}"]
-PIECES += [
-    b"[",
-    b"]",
-    b'"',
-    b",",
-    b"null",
-    b"true",
-    b"0",
-    b"-1",
-    b"99999999999",
-    b"H-0\t",
-    b"tensor(",
-]
+PIECES = [b"", b"\n", b"\r", b"\t", b" ||| ", b"H-0\t", b"tensor("]
+PIECES += b'nan -inf 1e999 \xff \0 { } [ ] " , null true 0 -1 99999999999'.split(b" ")
 
 
 @settings(max_examples=300)
@@ -497,17 +473,6 @@ def test_what_is_no_text(form: str, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(damaged)
         with pytest.raises(InputError, match=word):
             read_lists(tmp_path / name, form if form in FORM_NAMES else None, sizes=2)
-
-
-def test_a_skipped_hypothesis_leaves_its_sentence(tmp_path: Path) -> None:
-    path = put(tmp_path, {"list": JSON.replace('"tensor(2)"', '"tensor(nan)"')})
-    stored = read_lists(path, on_error="skip")
-    assert [id for id, _ in plain(stored.lists)] == ["u2"] and stored.n_sentences == 3
-    assert stored.skipped == {
-        "hypotheses with a fault": 1,
-        "sentences with a fault": 1,
-        "sentences without a list": 1,
-    }
 
 
 def test_a_missing_feature_is_filled_and_the_score_is_one(tmp_path: Path) -> None:
@@ -616,60 +581,9 @@ def test_lists_with_references_need_no_corpus(tmp_path: Path) -> None:
             KBestFiles(**arguments)
 
 
-def test_weights_are_shown() -> None:
-    values = {"b": 0.5, "a": -2.0, "c": 0.0}
-    weights = Weights()
-    weights.set(list(values), list(values.values()))
-    for shown in (weights, weights.frozen(), FrozenWeights.of(values)):
-        assert shown.to_dict() == values and list(shown.items()) == list(values.items())
-        assert repr(shown) == f"{type(shown).__name__}(a=-2, b=0.5, c=0)"
-    many = FrozenWeights.of({str(i): 1 / 3 for i in range(5000)})
-    assert repr(many).endswith("9=0.333333, 4,990 more)")
-
-
 def record(id: object = "u", text: str = "a", **features: float) -> str:
     """Return a line of JSON with one hypothesis."""
     return json.dumps({"id": id, "hypotheses": [{"text": text, "features": features or {"f": 1}}]})
-
-
-@pytest.mark.parametrize(
-    ("content", "place", "word"),
-    [
-        (record(**{"#lm": 1}), 1, "#lm"),
-        (record(**{"": 1}), 1, "weights file"),
-        (record() + "\n" + record("v", f=10**400), 2, "finite"),
-        ("[" * 100_000, 1, "JSON"),
-        ('{"hypotheses": ' + "[" * 100_000, 1, "JSON"),
-        (record(text="\ud800"), 1, "surrogates"),
-        (record(1) + "\n" + record("1"), None, "as a number and as a text"),
-        ("-inf ||| a\n-0.5 ||| b\n-1 ||| c", 1, "floor"),
-        ("a\t-1\nb\tnan\nc\t-2", 2, "floor"),
-    ],
-)
-def test_faults_of_one_line(content: str, place: int | None, word: str, tmp_path: Path) -> None:
-    (tmp_path / "list").write_text(content + "\n")
-    with pytest.raises(InputError) as caught:
-        read_lists(tmp_path / "list", sizes=3)
-    assert word in str(caught.value)
-    assert caught.value.line == place
-
-
-def test_an_id_may_be_any_number(tmp_path: Path) -> None:
-    (tmp_path / "list").write_text(record(10**30) + "\n")
-    ids = read_lists(tmp_path / "list").lists.ids
-    assert ids is not None
-    assert ids.names([0]) == [str(10**30)]
-
-
-def test_jobs_of_another_run(tmp_path: Path) -> None:
-    for job in (1, 2):
-        folder = tmp_path / "logdir" / f"output.{job}" / "1best_recog"
-        folder.mkdir(parents=True)
-        (folder / "text").write_text("u a\n")
-        (folder / "score").write_text("u tensor(-1)\n")
-    with pytest.raises(InputError, match="another run") as caught:
-        read_lists(tmp_path)
-    assert caught.value.line == 1
 
 
 def test_ranks_of_kaldi(tmp_path: Path) -> None:
@@ -678,23 +592,6 @@ def test_ranks_of_kaldi(tmp_path: Path) -> None:
         lines = [f"u-{n} {value.format(n)}\n" for n in order]
         (tmp_path / name).write_text("".join(lines))
     assert read_lists(tmp_path, texts=True).texts == ["w1", "w2", "w10"]
-
-
-def test_a_score_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "list").write_text("0 ||| a ||| score=2 lm=1 ||| 5\n")
-    hypothesis = {"text": "a", "features": {"score": 2, "lm": 1}, "score": 5}
-    records = [{"id": 0, "hypotheses": [hypothesis]}]
-    (tmp_path / "records").write_text("".join(map(json.dumps, records)))
-    for name in ("list", "records"):
-        with pytest.raises(InputError, match="score=true"):
-            read_lists(tmp_path / name, score=True)
-
-
-def test_files_that_name_sentences_and_files_that_number_them(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text(record("a") + "\n")
-    (tmp_path / "b").write_text(record(0) + "\n")
-    with pytest.raises(InputError, match="name sentences"):
-        read_lists([tmp_path / "a", tmp_path / "b"])
 
 
 def test_a_translation_is_one_line(tmp_path: Path) -> None:
