@@ -1,18 +1,27 @@
 """Stored k-best lists as a decoder, and their oracles."""
 
+from __future__ import annotations
+
 import gzip
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+import yaml
+from commands import run_command
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_lists import ON_LISTS, put
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import config_folder
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.data.bitext import read_corpus
+from torchtune_smt.data.bitext import Corpus, read_corpus
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.formats import OnError
 from torchtune_smt.kbest.lists import Source
@@ -20,6 +29,9 @@ from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics import BleuPlusOne, ExternalScores
 from torchtune_smt.metrics.base import bind_metric
 from torchtune_smt.models.moses_ini import read_any_weights
+from torchtune_smt.runs.task import bind
+from torchtune_smt.tuners.sentences import evaluate
+from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
 DEV = """\
 0 ||| a b ||| LM=-1 id:x=1 ||| 0
@@ -28,20 +40,33 @@ DEV = """\
 1 ||| e ||| LM=-3 ||| 0
 1 ||| f ||| LM=-3 id:z=2 ||| 0
 """
-TEST = "0 ||| f g ||| LM=-1 id:new=1 ||| 0\n"
+MOSES = """\
+0 ||| a b ||| LM0= -1 TM0= 1 2 W_x= 1 ||| -7
+0 ||| c d ||| LM0= -2 TM0= 0 1 W_y= 1 PL_1= 2 ||| -8
+1 ||| e ||| LM0= -1 TM0= 0 0 ||| -1
+1 ||| für uns ||| LM0= -2 TM0= 0 0 W_y= 2 ||| -2
+"""
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
+def names_of(decoder: KBestFiles) -> list[str]:
+    return decoder.features.names(range(len(decoder.features)))
+
+
+def corpus(*references: str, lines: Sequence[int] = ()) -> Corpus:
+    """Sentences with one reference each, of all lines, or of some."""
+    words = [[line.split()] for line in references]
+    return Corpus([["x"]] * len(words), words, list(lines) or [*range(1, len(words) + 1)])
 
 
 @pytest.fixture
 def decoder(tmp_path: Path) -> KBestFiles:
     decoder = KBestFiles()
-    decoder.read("dev", [write(tmp_path / "dev", DEV)], for_tuning=True)
-    decoder.read("test", [write(tmp_path / "test", TEST)])
+    decoder.read("dev", [put(tmp_path, {"dev": DEV})], for_tuning=True)
+    decoder.read("test", [put(tmp_path, {"test": "0 ||| f g ||| LM=-1 id:new=1 ||| 0\n"})])
     return decoder
+
+
+# Decoding
 
 
 def test_lists_are_sorted_by_current_weights(decoder: KBestFiles) -> None:
@@ -58,21 +83,22 @@ def test_lists_are_sorted_by_current_weights(decoder: KBestFiles) -> None:
     assert first.score.tolist() == [-0.25, -0.5, -0.75]
     assert second.text(0) == "e"
     assert (first.index, second.index) == (0, 1)
-    ids, values = first.row(0)
-    assert dict(zip(decoder.features.names(ids), values, strict=True)) == {"LM": -1, "id:y": 1}
+    assert decoder.features.named(*first.row(0)) == {"LM": -1, "id:y": 1}
     (short,) = decoder.decode(sources[:1], weights, k=2)
     assert short.score.tolist() == [-0.25, -0.5]
     (other,) = decoder.decode(decoder.sources("test"), weights)
     assert other.text(0) == "f g"
     with pytest.raises(ValueError, match="k must be at least 1, not 0"):
         decoder.decode(sources, weights, k=0)
-
-
-def test_forks_may_decode_in_threads(decoder: KBestFiles) -> None:
-    """They share lists and features, and nothing that decoding writes to."""
+    # Chosen sentences keep their lists.
+    sentences = Sentences(list(sources), [[["a"]], [["f"]]]).subset([1])
+    (kbest,) = decoder.decode(sentences.sources, Weights())
+    assert (kbest.index, kbest.text(0)) == (0, "e")
+    with pytest.raises(ValueError, match="sentence 3 has no stored list"):
+        decoder.decode([Source(3, ["x"])], Weights())
+    # Forks decode in threads: they share nothing that decoding writes to.
     fork = decoder.fork()
-    assert fork.features is decoder.features
-    assert fork.sets is decoder.sets
+    assert fork.features is decoder.features and fork.sets is decoder.sets
     assert not np.shares_memory(fork._weight, decoder._weight)
     assert not np.shares_memory(fork._mark, decoder._mark)
 
@@ -82,8 +108,8 @@ def test_any_weights_may_come(decoder: KBestFiles) -> None:
     weights.set(["id:y"], [1.0])
     sources = decoder.sources("dev")
     for w in (weights, Weights(decoder.dense_names), weights):
+        values_of = w.read(decoder.features, np.arange(len(decoder.features)))
         for kbest in decoder.decode(sources, w):
-            values_of = w.read(decoder.features, np.arange(len(decoder.features)))
             for h in range(len(kbest)):
                 ids, values = kbest.row(h)
                 assert (np.diff(ids) > 0).all()
@@ -91,11 +117,7 @@ def test_any_weights_may_come(decoder: KBestFiles) -> None:
             assert (np.diff(kbest.score) <= 0).all()
     (kbest, _) = decoder.decode(sources, weights)
     assert kbest.text(0) == "a c"
-
-
-def test_only_up_to_date_weights_are_read(decoder: KBestFiles) -> None:
-    weights = Weights(decoder.dense_names)
-    decoder.decode(decoder.sources("dev"), weights)
+    # Of features that occur, and no others, the weights are read.
     asked: list[list[str]] = []
 
     class Asked:
@@ -110,22 +132,11 @@ def test_only_up_to_date_weights_are_read(decoder: KBestFiles) -> None:
     assert asked == [["LM", "id:z"], ["LM", "id:x", "id:y", "id:z"]]
 
 
-def test_chosen_sentences_keep_their_lists(decoder: KBestFiles) -> None:
-    sentences = Sentences(list(decoder.sources("dev")), [[["a"]], [["f"]]]).subset([1])
-    (kbest,) = decoder.decode(sentences.sources, Weights())
-    assert (kbest.index, kbest.text(0)) == (0, "e")
-    with pytest.raises(ValueError, match="sentence 3 has no stored list"):
-        decoder.decode([Source(3, ["x"])], Weights())
-
-
-def test_lists_without_features(tmp_path: Path) -> None:
-    path = write(tmp_path / "list", "0 ||| h ||| ||| -1.2\n0 ||| g ||| ||| -1.5\n")
-    with pytest.raises(InputError, match="list: has no features.*third field"):
-        KBestFiles().read("dev", [path])
+# What is read
 
 
 def test_lists_of_one_hypothesis(tmp_path: Path) -> None:
-    path = write(tmp_path / "list", DEV.replace("1 ||| f ||| LM=-3 id:z=2 ||| 0\n", ""))
+    path = put(tmp_path, {"list": DEV.replace("1 ||| f ||| LM=-3 id:z=2 ||| 0\n", "")})
     with pytest.raises(InputError, match="list:4: sentence 1 has one hypothesis, and nothing"):
         KBestFiles().read("dev", [path], for_tuning=True)
     assert len(KBestFiles().read("dev", [path]).lists) == 2
@@ -133,65 +144,357 @@ def test_lists_of_one_hypothesis(tmp_path: Path) -> None:
     assert stored.summary().endswith("1 lists of one hypothesis, of no use in tuning")
 
 
-@pytest.mark.parametrize("hole", [None, 2, 5])
-def test_lists_that_are_counted_from_1(tmp_path: Path, hole: int | None) -> None:
-    source = write(tmp_path / "source", "s\n" * 6)
-    lines = ["\n" if i == hole else f"ref {i}\n" for i in range(6)]
-    target = write(tmp_path / "target", "".join(lines))
-    lists = "".join(f"{i} ||| h{h} ||| x={h} ||| 0\n" for i in range(1, 7) for h in range(2))
-    decoder = KBestFiles(dev=[write(tmp_path / "list", lists)], on_error="skip")
-    corpus = read_corpus(source, [target], empty="skip")
-    with pytest.raises(InputError, match=r"a list of sentence 6 .*has 6 lines of references"):
-        decoder.sentences("dev", lambda: corpus)
-
-
 @pytest.mark.parametrize("on_error", ["error", "skip"])
 def test_only_lists_of_one_hypothesis(on_error: OnError, tmp_path: Path) -> None:
     """Copies do not count: there is nothing to choose."""
     first, _, _, second, _ = DEV.splitlines(keepends=True)
-    path = write(tmp_path / "list", first + first + second)
+    path = put(tmp_path, {"list": first + first + second})
     with pytest.raises(InputError, match="list: every list has one hypothesis, which leaves"):
         KBestFiles(on_error=on_error).read("dev", [path], for_tuning=True)
     assert len(KBestFiles(on_error=on_error).read("dev", [path]).lists) == 2
 
 
-def test_dense_features_of_all_sets_agree(tmp_path: Path) -> None:
-    decoder = KBestFiles()
-    decoder.read("dev", [write(tmp_path / "dev", "0 ||| a ||| LM0= 1 TM0= 1 2 ||| 0\n")])
-    with pytest.raises(InputError, match="the dense feature TM0_2 is only here"):
-        decoder.read("test", [write(tmp_path / "test", "0 ||| a ||| LM0= 1 TM0= 1 2 3 ||| 0\n")])
-    with pytest.raises(InputError, match="the dense feature TM0_0 is missing here"):
-        decoder.read("test", [write(tmp_path / "test", "0 ||| a ||| LM0= 1 ||| 0\n")])
-    with pytest.raises(InputError, match="the dense feature LN does not occur"):
-        KBestFiles(dense=["LN"]).read("dev", [tmp_path / "dev"])
-    for options in ({"k": 0}, {"on_error": "ignore"}):
-        with pytest.raises(ValueError, match="must be"):
-            KBestFiles(**options).read("dev", [tmp_path / "dev"])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="1 files of features and 2 files of scores"):
-        decoder.read("dev", [tmp_path / "dev"], [tmp_path, tmp_path])
-    with pytest.raises(ValueError, match="no files"):
-        decoder.read("dev", [])
+@pytest.mark.parametrize(
+    ("options", "error", "word"),
+    [
+        ({"dense": ["LN"]}, InputError, "dense feature LN does not occur"),
+        ({"tune_on": "dev", "dev": None}, InputError, "decoder.dev is null"),
+        ({"test_scores": "s"}, InputError, "decoder.test_scores needs decoder.test"),
+        ({"dev_scores": ["s", "s"]}, ValueError, "1 files of features and 2 files of scores"),
+        ({"dev": []}, ValueError, "no files"),
+        ({"columns": {"dv": {}}}, InputError, "has 'dv'"),
+        ({"columns": {"dev": {"x": "list"}}, "dev": ["list", "list"]}, InputError, "one file"),
+        ({"dev": "empty"}, InputError, "empty: has no features.*third field"),
+    ],
+)
+def test_what_is_refused(
+    options: dict, error: type, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(put(tmp_path, {"list": MOSES, "empty": "0 ||| h ||| ||| -1.2\n"}))
+    with pytest.raises(error, match=word):
+        KBestFiles(**{"dev": "list", "report": str} | options)
 
 
-def test_gains_of_statistics(tmp_path: Path) -> None:
-    features = "FEATURES_TXT_BEGIN_0 0 3 1 LM0_0\n1\n2\n1\nFEATURES_TXT_END_0\n"
-    rows = "7 9 4 8 2 7 1 6 10\n8 9 5 8 3 7 1 6 10\n7 9 4 8 2 7 1 6 10\n"
-    scores = f"SCORES_TXT_BEGIN_0 0 3 9 BLEU\n{rows}SCORES_TXT_END_0\n"
-    decoder = KBestFiles()
-    stored = decoder.read("dev", [write(tmp_path / "f", features)], [write(tmp_path / "s", scores)])
-    assert stored.summary() == "2 hypotheses of 1 sentences; 1 copies of earlier entries"
+# Features that are kept, by names as Moses and cdec have them, dense ones first, and what has them
+# in common.
+COMMON = {"LM0_0": "LM0", "TM0_0": "TM0", "TM0_1": "TM0", "WT_a~b": "WT", "WT_c_d": "WT"}
+COMMON |= {"PL_s1": "PL"}
+OF_CDEC = {"LM": "LM", "LM_OOV": "LM_OOV", "P_0": "P", "P_1": "P", "id:a": "id", "id:b:c": "id"}
+OF_CDEC |= {"shape:1_2": "shape"}
+DENSE = {"moses": 3, "cdec": 4, "dat": 3}
+Lists = list[list[dict[str, float]]]
+
+
+def moses_line(row: dict[str, float]) -> str:
+    dense, fields = list(COMMON)[:3], []
+    for label in dict.fromkeys(n.split("_")[0] for n in row if n in dense):
+        values = [str(v) for n, v in row.items() if n in dense and n.startswith(label)]
+        fields += [f"{label}=", *values]
+    return " ".join([*fields, *(f"{n}= {v}" for n, v in row.items() if n not in dense)])
+
+
+def write(folder: Path, form: str, lists: Lists, names: list[str]) -> dict[str, list[Path]]:
+    """Write lists with these features alone; return the arguments of `KBestFiles.read`."""
+    dense = names[: sum(name in names for name in list(COMMON)[:3])]
+    text, scores = [], []
+    for s, rows in enumerate(lists):
+        head = f"{s} {len(rows)}"
+        text += [f"FEATURES_TXT_BEGIN_0 {head} {len(dense)} {' '.join(dense)}"] * (form == "dat")
+        scores.append(f"SCORES_TXT_BEGIN_0 {head} 9 BLEU")
+        for h, row in enumerate(rows):
+            some = {name: row[name] for name in names if name in row}
+            if form == "dat":
+                values = [str(some.pop(name)) for name in dense]
+                text.append(" ".join([*values, *(f"{n}={v}" for n, v in some.items())]))
+            else:
+                fields = " ".join(f"{n}={v}" for n, v in some.items())
+                fields = moses_line(some) if form == "moses" else fields
+                text.append(f"{s} ||| w{h % 2} ||| {fields} ||| 0")
+            scores.append(f"{h % 2} 9 0 8 0 7 0 6 10")
+        text += ["FEATURES_TXT_END_0"] * (form == "dat")
+        scores.append("SCORES_TXT_END_0")
+    put(folder, {"lists": text, "scores": scores})
+    files = {"lists": [folder / "lists"]}
+    return files | ({"scores": [folder / "scores"]} if form == "dat" else {})
+
+
+def described(decoder: KBestFiles, weight_of: dict[str, float]) -> list[object]:
+    """All that a decoder gives under some weights."""
     weights = Weights(decoder.dense_names)
-    weights.set(["LM0_0"], [1.0])
-    sentences = decoder.sentences("dev", lambda: None)
+    known = {name: value for name, value in weight_of.items() if name in decoder.features}
+    weights.set(list(known), list(known.values()))
+    found: list[object] = [decoder.dense_names, len(decoder.features)]
+    for kbest in decoder.decode(decoder.sources("dev"), weights):
+        rows = [decoder.features.named(*kbest.row(h)) for h in range(len(kbest))]
+        words = [kbest.text(h) for h in range(len(kbest))]
+        found.append((words, rows, np.round(kbest.score, 9).tolist()))
+        if kbest.statistics is not None:
+            found.append(kbest.statistics.tolist())
+    return found
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[str, Lists, list[str], dict[str, float]]:
+    form = draw(st.sampled_from(["moses", "cdec", "dat"]))
+    common = OF_CDEC if form == "cdec" else COMMON
+    names, n = list(common), DENSE[form]
+    number = st.integers(1, 3).map(float)
+    row = st.builds(
+        lambda dense, rest: dict(zip(names, dense, strict=False)) | rest,
+        st.lists(number, min_size=n, max_size=n),
+        st.dictionaries(st.sampled_from(names[n:]), number),
+    )
+    lists = draw(st.lists(st.lists(row, min_size=1, max_size=5), min_size=1, max_size=4))
+    # Each feature occurs, so that each may be asked for.
+    lists[0].append(dict.fromkeys(names, 1.0))
+    entries = ["dense", *names, *common.values()]
+    keep = draw(st.lists(st.sampled_from(entries), min_size=1, max_size=3, unique=True))
+    weights = draw(st.fixed_dictionaries(dict.fromkeys(names, number)))
+    return form, lists, keep, weights
+
+
+@settings(max_examples=60)
+@given(problem=problems())
+def test_features_are_kept_as_if_the_files_had_no_others(
+    problem: tuple[str, Lists, list[str], dict[str, float]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    form, lists, keep, weights = problem
+    folder = tmp_path_factory.getbasetemp()
+    common = OF_CDEC if form == "cdec" else COMMON
+    kept = [
+        name
+        for i, (name, what) in enumerate(common.items())
+        if name in keep or what in keep or (i < DENSE[form] and "dense" in keep)
+    ]
+    decoder = KBestFiles(features=keep)
+    decoder.read("dev", **write(folder, form, lists, list(common)))
+    # The values of a label of Moses's have no numbers in its files: cdec's format names them.
+    dense = [name for name in kept if name in list(common)[: DENSE[form]]]
+    expected = KBestFiles(format="cdec", dense=dense)
+    expected.read("dev", **write(folder, "dat" if form == "dat" else "cdec", lists, kept))
+    assert described(decoder, weights) == described(expected, weights)
+
+
+def test_sets_agree(tmp_path: Path) -> None:
+    """A feature is asked for in the first set; others may lack it, and have more of a template."""
+    put(tmp_path, {"dev": MOSES, "test": "0 ||| a ||| LM0= -1 TM0= 1 2 W_z= 1 ||| 0\n"})
+    decoder = KBestFiles(features=["TM0_1", "W", "PL_1"])
+    decoder.read("dev", [tmp_path / "dev"])
+    decoder.read("test", [tmp_path / "test"])
+    assert decoder.dense_names == ["TM0_1"]
+    assert names_of(decoder) == ["TM0_1", "W_x", "W_y", "PL_1", "W_z"]
+    for text, message in (
+        ("LM0= -1", "the dense feature TM0_0 is missing here"),
+        ("LM0= -1 TM0= 1 2 3", "the dense feature TM0_2 is only here"),
+    ):
+        put(tmp_path, {"test": f"0 ||| a ||| {text} ||| 0\n"})
+        with pytest.raises(InputError, match=message):
+            decoder.read("other", [tmp_path / "test"])
+
+
+@pytest.mark.parametrize(
+    ("options", "dense", "names"),
+    [
+        (
+            {"dense": ["W_x", "LM0_0"], "features": ["dense", "PL"], "missing": 0.0},
+            ["W_x", "LM0_0"],
+            ["LM0_0", "PL_1", "W_x"],
+        ),
+        ({"features": "dense"}, ["LM0_0", "TM0_0", "TM0_1"], ["LM0_0", "TM0_0", "TM0_1"]),
+        ({"features": "W"}, [], ["W_x", "W_y"]),
+        ({"features": ["LM0", "W_y"]}, ["LM0_0"], ["LM0_0", "W_y"]),
+    ],
+)
+def test_what_is_kept(options: dict, dense: list[str], names: list[str], tmp_path: Path) -> None:
+    decoder = KBestFiles(dev=put(tmp_path, {"dev": MOSES}), report=str, **options)
+    assert decoder.dense_names == dense and sorted(names_of(decoder)) == names
+
+
+@pytest.mark.parametrize("wanted", ["LM", "W_", "W_z", "TM0_2", "all", ""])
+def test_what_is_not_there(wanted: str, tmp_path: Path) -> None:
+    message = (
+        f"dev: has no feature '{wanted}', and no template or label of that name; there are the "
+        "dense features LM0_0, TM0_0, TM0_1, and sparse ones of the templates W, PL"
+    )
+    with pytest.raises(InputError, match=message):
+        KBestFiles(features=["dense", wanted], dev=put(tmp_path, {"dev": MOSES}))
+    many = "".join(f"0 ||| a ||| T{i}:x={i} ||| 0\n" for i in range(1, 26))
+    with pytest.raises(InputError, match="has no feature 'dense'.*features .none., .* and 5 more"):
+        KBestFiles(features=["dense"], dev=put(tmp_path, {"dev": many}))
+
+
+# The start
+
+
+@pytest.mark.parametrize("form", ["F0= {}", "F0={}"])
+@pytest.mark.parametrize("name", ["F0", "F0_0"])
+def test_a_feature_of_one_value_has_one_name(form: str, name: str, tmp_path: Path) -> None:
+    lines = [f"0 ||| {word} ||| {form.format(-i)} ||| 0" for i, word in enumerate("abc")]
+    put(tmp_path, {"list": lines, "weights": f"{name} -1\n"})
+    outcome = run_command("rerank", "weights=weights", "input=list", folder=tmp_path).check()
+    assert (outcome.out, outcome.err) == ("c\n", "")
+    decoder = KBestFiles(dev=tmp_path / "list", report=str)
+    weights = weights_of_file(str(tmp_path / "weights"), decoder)
+    assert weights.features.names(range(len(weights.features))) == decoder.dense_names
+    # Lists in the other form are of the same features.
+    for other, line, score in (
+        ("other", "0 ||| a ||| F0_0=-5 ||| 0\n", 5),
+        ("third", "0 ||| a ||| F0= -6 ||| 0\n0 ||| b ||| F0= 0 ||| 0\n", 6),
+    ):
+        decoder.read(other, [put(tmp_path / other, {other: line})])
+        assert len(decoder.dense_names) == 1
+        (best,) = decoder.decode(decoder.sources(other), weights)
+        assert best.score[0] == score
+
+
+def test_weights_that_lists_start_from(tmp_path: Path) -> None:
+    """The default initial weights name Moses's, which is not in the order of our decoders'."""
+    decoder = KBestFiles(dev=put(tmp_path, {"list": MOSES}), features=["LM0", "W"], report=str)
+    values = yaml.safe_load((config_folder() / "init" / "default.yaml").read_text())["values"]
+    assert weights_of_values(values, decoder).parameter.tolist() == [0.1]
+    path = put(tmp_path, {"init": "W_y 1\n"})
+    assert weights_of_file(str(path), decoder).parameter.tolist() == [0.0, 1.0]
+    put(tmp_path, {"init": "other 1\n"})
+    with pytest.raises(InputError, match="init: has no weight for any feature of the k-best lists"):
+        weights_of_file(str(path), decoder)
+
+
+# Lists and references
+
+
+def test_lists_with_references(tmp_path: Path) -> None:
+    messages: list[str] = []
+    decoder = KBestFiles(dev=put(tmp_path, {"list": MOSES}), report=messages.append)
+    sentences = decoder.sentences("dev", lambda: corpus("c d", "f u r"))
     assert sentences is not None
+    assert decoder.sentences("test", lambda: None) is None
+    assert messages == ["k-best lists of dev: 4 hypotheses of 2 sentences"]
+    weights = Weights(decoder.dense_names)
+    score, lines = evaluate(decoder, weights, sentences)
+    assert (score.score, lines) == (0.0, ["a b", "e"])
+    weights.set(["W_y"], [1.0])
+    assert evaluate(decoder, weights, sentences)[1] == ["c d", "für uns"]
+    kbest, _ = decoder.decode(sentences.sources, weights)
+    gains = bind_metric(BleuPlusOne(), sentences.references, decoder.words).gains(kbest)
+    assert gains.tolist() == [1.0, 0.0]
+    # A sentence that the references lack is left out.
+    sentences = decoder.sentences(
+        "dev", lambda: replace(corpus("f u r"), lines=[2], dropped={"": 1})
+    )
+    assert [(s.index, s.list) for s in sentences.sources] == [(0, 1)]
+    assert sentences.references == [[["f", "u", "r"]]]
+
+
+def test_scores_are_found_by_the_number_in_the_lists(tmp_path: Path) -> None:
+    numbers = [0, 1, 3, 4, 5]
+    lists = [f"{i} ||| {word} ||| F=1 ||| 0" for i in numbers for word in "ab"]
+    scores = [f"{i} ||| {w} ||| {10 * i + (w == 'b')}" for i in range(6) for w in "ab"]
+    put(tmp_path, {"list": lists, "scores": scores})
+    # Sentence 1 has no source, 2 no list.
+    given = replace(corpus(*"a" * 5, lines=[1, 3, 4, 5, 6]), dropped={"empty": 1})
+    decoder = KBestFiles(dev=tmp_path / "list", on_error="skip", format="cdec", report=str)
+    whole = decoder.sentences("dev", lambda: given, str)
+    metric = ExternalScores(tmp_path / "scores")
+    for sentences, expected in (
+        (whole, [0, 30, 40, 50]),
+        (whole.subset([1, 3]), [30, 50]),
+        (whole.part([0, 2]), [0, 40]),
+        (whole.part([3]), [50]),
+    ):
+        bound = bind(metric, decoder, sentences)
+        found = decoder.decode(sentences.sources, Weights())
+        assert [bound.gains(kbest).tolist() for kbest in found] == [[n, n + 1] for n in expected]
+
+
+def test_lists_and_references_must_fit(tmp_path: Path) -> None:
+    path = put(tmp_path, {"list": MOSES})
+    decoder = KBestFiles(dev=path, report=str)
+    three, messages = corpus("c d", "f u r", "g"), []
+    with pytest.raises(InputError, match="decoder.dev has no list of sentence 2"):
+        decoder.sentences("dev", lambda: three)
+    skipping = KBestFiles(dev=path, on_error="skip", report=str)
+    sentences = skipping.sentences("dev", lambda: three, messages.append)
+    assert len(sentences) == 2 and messages == ["dev: 1 sentences without a list are left out"]
+    with pytest.raises(InputError, match="decoder.dev has a list of sentence 1"):
+        decoder.sentences("dev", lambda: corpus("c d"))
+
+
+@pytest.mark.parametrize("hole", [None, 2, 5])
+def test_lists_that_are_counted_from_1(tmp_path: Path, hole: int | None) -> None:
+    lines = ["" if i == hole else f"ref {i}" for i in range(6)]
+    lists = [f"{i} ||| h{h} ||| x={h} ||| 0" for i in range(1, 7) for h in range(2)]
+    put(tmp_path, {"source": "s\n" * 6, "target": lines, "list": lists})
+    decoder = KBestFiles(dev=[tmp_path / "list"], on_error="skip")
+    found = read_corpus(tmp_path / "source", [tmp_path / "target"], empty="skip")
+    with pytest.raises(InputError, match=r"a list of sentence 6 .*has 6 lines of references"):
+        decoder.sentences("dev", lambda: found)
+
+
+def test_lines_of_sentences_without_a_list(tmp_path: Path) -> None:
+    """Sentence 1 has no list; line 3 has no words, and the data leave it out."""
+    path = put(tmp_path, {"list": MOSES.replace("\n1 |||", "\n3 |||")})
+    decoder = KBestFiles(dev=path, on_error="skip", report=str)
+    given = replace(corpus("a", "a", "a", lines=[1, 2, 4]), dropped={"empty": 1})
+    sentences = decoder.sentences("dev", lambda: given)
+    assert list(sentences.lines(["a b", "e"])) == ["a b\n", "\n", "e\n"]
+
+
+def test_a_run_on_lists_with_a_gap_can_be_compared(tmp_path: Path) -> None:
+    files = {"list": MOSES.replace("\n1 |||", "\n2 |||"), "dev.de": "x\ny\nz\n"}
+    put(tmp_path, {**files, "dev.en": "c d\nf u r\nfür uns\n"})
+    given = [*ON_LISTS, "data.dev=[dev.de,dev.en]", "decoder.dev=list", "decoder.on_error=skip"]
+    given += ["tuner.epochs=1", "report=true", "init=zero", "hydra.run.dir=run"]
+    run_command("train", *given, folder=tmp_path).check()
+    first, gap, last = (tmp_path / "run" / "dev.translations.txt").read_text("utf-8").splitlines()
+    assert first in ("a b", "c d") and gap == "" and last in ("e", "für uns")
+    assert (tmp_path / "run" / "report.html").is_file()
+    run_command("evaluate", "run", "split=dev", "samples=10", folder=tmp_path).check()
+
+
+def tuning_files(folder: Path, lists: dict[int, list[str]], values: Sequence[int]) -> list[Path]:
+    """Moses's files of lists with one feature and statistics, by the number of the sentence."""
+    features, scores, value = [], [], iter(values)
+    for i, rows in lists.items():
+        features += [f"FEATURES_TXT_BEGIN_0 {i} {len(rows)} 1 LM0_0"]
+        features += [*(str(next(value)) for _ in rows), "FEATURES_TXT_END_0"]
+        scores += [f"SCORES_TXT_BEGIN_0 {i} {len(rows)} 9 BLEU", *rows, "SCORES_TXT_END_0"]
+    put(folder, {"f": features, "s": scores})
+    return [folder / "f", folder / "s"]
+
+
+WORSE, BETTER = "7 9 4 8 2 7 1 6 10", "8 9 5 8 3 7 1 6 10"
+
+
+def test_lists_with_statistics(tmp_path: Path) -> None:
+    f, s = tuning_files(tmp_path, {0: [WORSE, BETTER, WORSE]}, [1, 2, 1])
+    said: list[str] = []
+    decoder = KBestFiles(dev=f, dev_scores=s, report=said.append)
+    assert said[0].endswith("2 hypotheses of 1 sentences; 1 copies of earlier entries")
+    sentences = decoder.sentences("dev", lambda: None)
+    weights = Weights(decoder.dense_names)
+    score, lines = evaluate(decoder, weights, sentences)
+    # BP * (7/9 * 4/8 * 2/7 * 1/6)^(1/4), BP = exp(1 - 10/9)
+    assert score.score == pytest.approx(100 * np.exp(-1 / 9) * (1 / 54) ** 0.25)
+    assert lines == ["0"]
+    weights.set(["LM0_0"], [1.0])
+    assert evaluate(decoder, weights, sentences)[1] == ["1"]
     (kbest,) = decoder.decode(sentences.sources, weights)
     assert kbest.text(0) == "1" and kbest.words is None
     gains = bind_metric(BleuPlusOne(), sentences.references, decoder.words).gains(kbest)
     expected = np.array([[8, 5, 3, 1, 9, 8, 7, 6, 9, 10], [7, 4, 2, 1, 9, 8, 7, 6, 9, 10]])
     assert gains.tolist() == BleuPlusOne().score(expected).tolist()
-    external = ExternalScores(write(tmp_path / "e", "0 ||| a ||| 1\n"))
+    external = ExternalScores(put(tmp_path, {"e": "0 ||| a ||| 1\n"}))
     with pytest.raises(InputError, match="ExternalScores needs the words of the hypotheses"):
         bind_metric(external, sentences.references, decoder.words)
+    # Sentence 1 has no list.
+    f, s = tuning_files(tmp_path, {0: [WORSE], 2: [WORSE]}, [1, 1])
+    decoder = KBestFiles(test=f, test_scores=s, on_error="skip", report=str)
+    sentences = decoder.sentences("test", lambda: None)
+    assert list(sentences.lines(["0", "0"])) == ["0\n", "\n", "0\n"]
+
+
+# Lists of Moses and cdec
 
 
 def moses_weights(text: str) -> dict[str, float]:
@@ -231,8 +534,7 @@ def test_moses_totals(
     stored = decoder.read("dev", [folder / f"dev.100best.{name}.gz"], for_tuning=True)
     assert len(stored.lists) == 1014
     assert len(decoder.dense_names) == 14
-    weights = Weights(decoder.dense_names)
-    weights.set(list(weights_of), list(weights_of.values()))
+    weights = FrozenWeights.of(weights_of)
     first = []
     for kbest in decoder.decode(decoder.sources("dev"), weights):
         totals = stored.lists.score[np.searchsorted(stored.lists.entry, kbest.entry)]
@@ -247,9 +549,8 @@ def test_cdec_scores(shared: Path) -> None:
     folder = shared / "oracles" / "cdec"
     decoder = KBestFiles(unique=False, missing=0)
     stored = decoder.read("dev", [folder / "dev.k100.pop200.kbest.gz"])
-    weights = Weights(decoder.dense_names)
     pairs = [line.split() for line in (folder / "weights").read_text().splitlines()]
-    weights.set([name for name, _ in pairs], [float(value) for _, value in pairs])
+    weights = FrozenWeights.of({name: float(value) for name, value in pairs})
     best = []
     for kbest in decoder.decode(decoder.sources("dev"), weights):
         totals = stored.lists.score[kbest.entry - 1]
@@ -260,7 +561,6 @@ def test_cdec_scores(shared: Path) -> None:
 
 def test_nine_iterations_of_mira(shared: Path) -> None:
     folder = shared / "oracles" / "moses" / "mira"
-    torch.set_num_threads(1)
     decoder = KBestFiles()
     lists = [folder / f"run{i}.features.dat.gz" for i in range(1, 10)]
     scores = [folder / f"run{i}.scores.dat.gz" for i in range(1, 10)]
@@ -284,8 +584,7 @@ def test_list_and_features_of_one_run_agree(shared: Path) -> None:
     dense = np.array([[float(v) for v in row] for row in rows[:2000]])
     parsed = np.zeros_like(dense)
     for i in range(len(dense)):
-        ids, values = numbers.lists.row(i)
-        names = numbers.lists.features.names(ids)
-        parsed[i, [numbers.dense_names.index(n) for n in names]] = values
+        for name, value in numbers.lists.features.named(*numbers.lists.row(i)).items():
+            parsed[i, numbers.dense_names.index(name)] = value
     assert (parsed == dense).all()
     assert words.dense_names == numbers.dense_names
