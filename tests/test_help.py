@@ -47,7 +47,7 @@ def test_sentences_of_a_file(tmp_path: Path) -> None:
 def test_what_a_command_uses() -> None:
     text = help_text("translate", "torchtune-smt translate")
     assert text.startswith("usage: torchtune-smt translate [OPTION=VALUE ...]\n")
-    assert "  input=???\n      A file (plain or .gz), one sentence a line; -: the standard" in text
+    assert "  input=???\n      A file (plain or .gz), one sentence a line; -: the" in text
     assert "  decoder.k=100\n      Length of the k-best lists.\n" in text
     assert not re.search(r"tuner\.|loss|optimizer|regularizer|init\.|overwrite|hydra\.", text)
     refused = [name for name in NEVER if re.search(rf"^  {re.escape(name)}=", text, re.M)]
@@ -60,7 +60,7 @@ def test_what_a_command_uses() -> None:
     text = help_text("rerank", "rerank")
     assert "  mbr_scale=1.0\n" in text
     assert "data." not in text
-    assert max(map(len, text.splitlines())) <= 100
+    assert all(len(line) <= 80 or line.startswith("python ") for line in text.splitlines())
     text = help_text("build_model", "build-model")
     assert "unless you say otherwise:\n\ndata=example\n" in text
     assert "data.train=" in text and not re.search(r"data\.(dev|test)=", text)

@@ -16,7 +16,7 @@ from torchtune_smt.runs.transcript import transcript
 # A line of these is copied, and not read; an error is a line.
 _COPIED = re.compile(
     r"Now try: |.*error: |.*[(](python|\S*torchtune-smt) |.*tensorboard --logdir |usage: "
-    r"|  file      "
+    r"|  file      |python scripts/|  features.templates="
 )
 
 
@@ -91,9 +91,16 @@ def test_the_other_commands(place: Path, run: Run) -> None:
     (place / "two.nbest").write_text(
         "".join(f"{i} ||| {w} ||| F= {i} ||| 1\n" for i, w in enumerate("ab"))
     )
+    lists = "".join(f"{i % 9} ||| {'a b c d'[:i]} ||| F= {i} {i % 3} ||| 1\n" for i in range(45))
+    (place / "nine.nbest").write_text("".join(sorted(lists.splitlines(True))))
+    (place / "nine.en").write_text("a b c\n" * 9)
     (place / "two.weights").write_text("F_0 1\n")
+    batch = ("tuner=pro", "tuner.iterations=1", "tuner.sentences=20", "hydra.run.dir=typed_pro")
     for command, *arguments in (
         ("build-model", *MODEL),
+        ("train", *MODEL, *SMALL[2:], *batch),
+        ("tune", "dev=nine.nbest", "references=nine.en", "folds=0", "samples=20"),
+        ("translate", "--help"),
         ("rerank", "weights=two.weights", "input=two.nbest"),
         (
             "evaluate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from omegaconf import OmegaConf
 
 from torchtune_smt.core.resources import config_folder
 
-_WIDTH: Final = 100
+_WIDTH: Final = 80
 NEEDLESS: Final = frozenset(
     "init sampler loss regularizer optimizer tuner parallel engine callbacks metric".split()
 )
@@ -37,6 +38,8 @@ _NEEDLESS: Final = {
     "build_model": {"data.dev", "data.test"},
     "translate": {*NEVER, "experiment"},
 }
+# How lines begin that are typed, and not read.
+_AS_IS: Final = re.compile(r" |python |$")
 _KEY: Final = re.compile(r"( *)(\w+):")
 _ANOTHER: Final = re.compile(r"  - (\w+)$")
 
@@ -110,7 +113,7 @@ def help_text(
     folders = [config_folder(), *folders]
     needless = _NEEDLESS.get(command, set())
     own = read_sentences(config_folder() / f"{command}.yaml")
-    lines = [f"usage: {program} [OPTION=VALUE ...]", "", *own.file, ""]
+    lines = [f"usage: {program} [OPTION=VALUE ...]", "", *_filled(own.file, ""), ""]
     groups = sorted({str(name) for name in choices if "/" not in str(name)} - needless - {"hydra"})
     if groups:
         lines += ["GROUP=CHOICE takes another choice of a group, with options of its own:", ""]
@@ -134,7 +137,7 @@ def help_text(
         said = read_sentences(path)
         own_leaves = dict(_leaves("", plain[group]))
         options = {n: v for n, v in own_leaves.items() if f"{group}.{n}" not in needless}
-        lines += ["", f"{group}={choices[group]}", *(f"  {line}".rstrip() for line in said.file)]
+        lines += ["", f"{group}={choices[group]}", *_filled(said.file, "  ")]
         lines += _listed(f"{group}.", options, said.options)
     lines += ["", "--cfg job prints the configuration, --hydra-help what Hydra takes besides."]
     return "\n".join(lines)
@@ -182,5 +185,20 @@ def _listed(group: str, values: Mapping[Any, Any], sentences: Mapping[str, str])
     return lines
 
 
-def _wrapped(sentence: str) -> list[str]:
-    return textwrap.wrap(sentence, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+def _wrapped(sentence: str, indent: str = " " * 6) -> list[str]:
+    return textwrap.wrap(
+        sentence,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _filled(lines: Sequence[str], indent: str) -> list[str]:
+    """Return sentences that fill lines; commands stay as they are."""
+    filled = []
+    for as_is, some in itertools.groupby(lines, lambda line: bool(_AS_IS.match(line))):
+        filled += [indent + line for line in some] if as_is else _wrapped(" ".join(some), indent)
+    return [line.rstrip() for line in filled]

@@ -24,6 +24,7 @@ from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import check_written
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import Origin, save_weights
+from torchtune_smt.evaluation.tables import folded
 from torchtune_smt.evaluation.tuned import (
     ListSet,
     groups_of,
@@ -143,7 +144,7 @@ def main(cfg: DictConfig) -> None:
             seed=cfg.seed,
             samples=cfg.samples,
             texts=cfg.texts,
-            say=lambda text: print(text, file=sys.stderr, flush=True),
+            say=lambda text: print(folded([text]), file=sys.stderr, flush=True),
         )
     text = "" if tuned.text_features is None else tuned.text_features.comment()
     save_weights(cfg.weights, tuned.weights, Origin.of_lists([sets[0].name], dense), text)

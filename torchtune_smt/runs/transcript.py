@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -82,6 +85,18 @@ def transcript() -> Iterator[Transcript]:
     taken.close()
 
 
+# What is copied from the screen, as commands are, stays a line.
+_LONG = re.compile(r"^(?!Now try: |.*torchtune-smt |curves: ).{81,}", re.MULTILINE)
+
+
+def _at_words(line: re.Match[str]) -> str:
+    """Break a line where words end, and not where the terminal does."""
+    columns = shutil.get_terminal_size().columns
+    return textwrap.fill(
+        line[0], columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
 class _Copied:
     """A stream whose text goes to a transcript, too; all else is the stream's."""
 
@@ -98,7 +113,9 @@ class _Copied:
             self._taken.add(text)
         self._in_bar = bar
         self._in_line = not bar and not text.endswith("\n") if text else self._in_line
-        return int(self._stream.write(text))
+        seen = not bar and self._stream.isatty()
+        self._stream.write(_LONG.sub(_at_words, text) if seen else text)
+        return len(text)
 
     def end_line(self) -> None:
         """End a line that a signal has kept from its end: `print` writes both by themselves."""
