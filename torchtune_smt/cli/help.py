@@ -200,5 +200,6 @@ def _filled(lines: Sequence[str], indent: str) -> list[str]:
     """Return sentences that fill lines; commands stay as they are."""
     filled = []
     for as_is, some in itertools.groupby(lines, lambda line: bool(_AS_IS.match(line))):
-        filled += [indent + line for line in some] if as_is else _wrapped(" ".join(some), indent)
+        group = list(some)
+        filled += [indent + line for line in group] if as_is else _wrapped(" ".join(group), indent)
     return [line.rstrip() for line in filled]
