@@ -73,6 +73,9 @@ class Twin:
         for name, new in self.extra.items():
             setattr(self, name, np.append(getattr(self, name), np.full(n, new)))
 
+    def end_epoch(self):
+        pass
+
     def step(self, entries):
         g = np.zeros(self.w.size)
         np.add.at(g, [i for i, _ in entries], [v for _, v in entries])
@@ -84,15 +87,23 @@ class EagerAdaGrad(Twin):
     def begin(self):
         self.G = np.full(self.w.size, self.other.get("initial_accumulator", 0.0))
         self.extra = {"G": self.other.get("initial_accumulator", 0.0)}
+        self.due = []  # the rates of steps that are regularised at the end of the epoch
 
     def update(self, g):
         self.G += g**2
         on = self.G > 0
-        rate = np.zeros(self.w.size)
-        rate[on] = self.lr / np.sqrt(self.G[on])
-        self.w = self.w - rate * g
+        self.w[on] -= self.lr / np.sqrt(self.G[on]) * g[on]
+        self.due.append(self.lr)
+        if self.other.get("regularize_each") != "epoch":
+            self.end_epoch()
+
+    def end_epoch(self):
+        """Take the proximal steps that are due, of the weights that have had a gradient."""
+        on = self.G > 0
         on[: self.unregularized] = False
-        self.w[on] = prox(self.regularizer, self.w[on], torch.from_numpy(rate[on]).numpy())
+        for lr in self.due:
+            self.w[on] = prox(self.regularizer, self.w[on], lr / np.sqrt(self.G[on]))
+        self.due = []
 
 
 class EagerAROW(Twin):

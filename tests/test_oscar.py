@@ -115,7 +115,18 @@ def test_large_vectors():
             assert np.allclose(found, oscar_prox(a, 0.0, lambda2), rtol=0, atol=1e-13)
 
 
+def test_the_value_in_half_precision():
+    weights = torch.ones(70_000, dtype=torch.float16)
+    value = Oscar(0, 1e-9).value(weights)
+    assert value.dtype == torch.float16
+    expected = Oscar(0, 1e-9).value(weights.double())
+    torch.testing.assert_close(value.double(), expected, rtol=1e-3, atol=0)
+
+
 def test_bad_input():
+    for shape in ((), (2, 3)):
+        with pytest.raises(ValueError, match="vector"):
+            Oscar().prox(torch.ones(shape), 1.0)
     with pytest.raises(ValueError, match="dimension must be"):
         Oscar(dimension=0)
     too_small = Oscar(0.1, 0.1, 2)

@@ -33,6 +33,10 @@ def test_opcheck_with_gradients(device, dtype):
         for step in (torch.tensor(0.3, dtype=torch.float64), weights(2, device, dtype).abs()):
             for own in (step.detach(), step.detach().requires_grad_()):
                 torch.library.opcheck(prox_elastic_net, (w, own, lambda1, lambda2))
+    # A weight alone keeps its type.
+    alone = torch.tensor(1.0, dtype=dtype)
+    torch.library.opcheck(prox_elastic_net, (alone, torch.tensor(0.5).double(), 0.5, 0.1))
+    assert L1(0.5).prox(alone, 1.0).equal(alone / 2)
     rows = w.detach().view(4, 2).requires_grad_()
     for step in (torch.tensor(0.3, device=device), weights(2, device, dtype)[:4, None].abs()):
         torch.library.opcheck(prox_group, (rows, step.detach().requires_grad_(), 0.7))

@@ -33,6 +33,7 @@ from torchtune_smt.optim.state import (
     add_rows,
     beside,
     new_state,
+    nonzero_rows,
     regularized_rows,
     rows_of,
 )
@@ -304,7 +305,7 @@ class FOBOS(AveragingOptimizer):
         # The weights that are not 0, ascending.
         active = self._places.get(parameter)
         if active is None:
-            active = parameter[first:].nonzero()[:, 0] + first
+            active = nonzero_rows(parameter[first:]).nonzero()[:, 0] + first
         else:
             active = merged(active, indices[indices >= first])
         weight = parameter.index_select(0, active)
@@ -318,7 +319,7 @@ class FOBOS(AveragingOptimizer):
         parameter.index_copy_(0, active, weight)
         if "last" in state:
             state["total"].index_add_(0, active, weight.double())
-        self._places[parameter] = active[weight != 0]
+        self._places[parameter] = active[nonzero_rows(weight)]
 
     def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
         super()._flush(group, parameter, state)
@@ -330,7 +331,6 @@ class FOBOS(AveragingOptimizer):
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
-        SCHEDULE.check("schedule", group["schedule"])
         lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
         none = weight[:0]
         average = StepAverage(none, np.empty(0, np.int64), none, np.empty((0, 4)), 0)

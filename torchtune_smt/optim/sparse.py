@@ -94,11 +94,7 @@ SCHEDULE: Final = one_of(*SCHEDULES)
 
 
 def rate(lr: float, schedule: str, t: int) -> float:
-    """Return lr · t^-p, with p = 0, ½ or 1 for "constant", "inv_sqrt" or "1/t"; t from 1.
-
-    Raises ValueError where the schedule is another one.
-    """
-    SCHEDULE.check("schedule", schedule)
+    """Return lr · t^-p, with p = 0, ½ or 1 for "constant", "inv_sqrt" or "1/t"; t from 1."""
     return float(lr / t ** SCHEDULES[schedule])
 
 
@@ -858,9 +854,11 @@ def _outside_of_graphs(optimizer: SparseOptimizer, closure: Any) -> Any:
 
 
 def _check_rate(group: Group) -> None:
-    """Raise ValueError if the learning rate, which schedules change, is none."""
+    """Raise ValueError if the learning rate, which schedules change, or its schedule is none."""
     if not 0 <= group["lr"] < float("inf"):
         raise ValueError(f"lr must be finite, 0 or more, not {group['lr']}")
+    if "schedule" in group:
+        SCHEDULE.check("schedule", group["schedule"])
 
 
 def _identity(parameter: Tensor) -> tuple[int, ...]:
