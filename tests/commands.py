@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import logging
@@ -38,6 +39,10 @@ class Outcome:
         """Return this outcome if all went well."""
         assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
         return self
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return the rows of the CSV that came out, if all went well."""
+        return list(csv.DictReader(io.StringIO(self.check().out)))
 
 
 def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
