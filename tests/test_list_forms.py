@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import tarfile
 from pathlib import Path
 from typing import get_args
 
@@ -245,22 +244,6 @@ def test_a_list_is_written_back_in_its_form(form: str, tmp_path: Path) -> None:
         for (text, row, score), (new_text, new_row, new_score) in zip(some, others, strict=True):
             assert (text, pytest.approx(score)) == (new_text, new_score)
             assert pytest.approx({n: v for n, v in row.items() if v}) == new_row
-
-
-def test_real_lists_of_espnet(shared: Path, tmp_path: Path) -> None:
-    archive = shared / "data" / "librispeech-nbest" / "test_clean.tar.xz"
-    if not archive.exists():
-        pytest.skip("no lists of a speech recogniser")
-    with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path, filter="data")
-    stored = read_lists(tmp_path / "test_clean")
-    lists = stored.lists
-    assert stored.dense_names == ["decoder", "ctc", "lm"] and stored.n_sentences == 2620
-    assert lists.ids is not None and (np.diff(lists.begin) == 30).all()
-    assert all((np.diff(kbest.score) <= 0).all() for kbest in lists)
-    folder = tmp_path / "test_clean" / "logdir" / "output.1" / "7best_recog"
-    texts = dict(line.split(" ", 1) for line in (folder / "text").read_text().splitlines())
-    assert {lists.ids[kbest.index]: kbest.text(6) for kbest in lists} == texts
 
 
 RECORDS = st.lists(

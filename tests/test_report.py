@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import gzip
 import re
 import shutil
-import subprocess
 from base64 import b64decode
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
 from commands import MODEL, Run, run_command
+from pages import check_self_contained
+from small_lists import put
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
@@ -33,40 +33,7 @@ from torchtune_smt.evaluation.report import (
 from torchtune_smt.evaluation.tables import Table
 from torchtune_smt.evaluation.translations import Bucket, NgramDifference, align
 
-EXAMPLE = example_folder()
 HOSTILE = "<script>alert(1)</script>"
-LOADING = {"src", "href", "srcset", "data", "action", "background", "poster"}
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-
-
-class Page(HTMLParser):
-    """Elements, attributes that load something, and the text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.loaded: list[str] = []
-        self.handlers: list[str] = []
-        self.words = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loaded += [value or "" for name, value in attrs if name in LOADING]
-        self.handlers += [name for name, _ in attrs if name.startswith("on")]
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
-
-
-def check_self_contained(text: str) -> Page:
-    found = Page(text)
-    assert "script" not in found.tags
-    assert found.handlers == []
-    assert all(address.startswith(("#", "data:")) for address in found.loaded), found.loaded
-    assert "default-src 'none'" in text
-    assert "@import" not in text and "url(" not in text
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -79,54 +46,39 @@ def reported(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
         overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
         overrides += [f"seed={seed}"] + (["loss=hinge"] if name == "bad" else [])
-        (folder / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(overrides))
+        put(folder, {".hydra/overrides.yaml": yaml.safe_dump(overrides)})
         if name == "bad":
-            changed = [
-                f"{HOSTILE} {line}" if i < 10 * seed else line for i, line in enumerate(lines)
-            ]
-            (folder / "test.translations.txt").write_text("".join(f"{x}\n" for x in changed))
-    (place / "bad2" / "groups.tsv.gz").write_bytes(b"")
-    table = [f"7\t-0.5\t2\trule_id:{HOSTILE}", "7\t-0.5\t2\trule_id:b", "9\t0.1\t1\tc"]
-    (place / "groups.tsv").write_text("\n".join(["group\tweight\tsize\tfeature", *table]) + "\n")
-    subprocess.run(["gzip", "-n", place / "groups.tsv"], check=True)
-    shutil.move(place / "groups.tsv.gz", place / "bad2" / "groups.tsv.gz")
+            changed = [f"{HOSTILE} {x}" if i < 10 * seed else x for i, x in enumerate(lines)]
+            put(folder, {"test.translations.txt": changed})
+    table = ["group\tweight\tsize\tfeature", f"7\t-0.5\t2\trule_id:{HOSTILE}"]
+    table += ["7\t-0.5\t2\trule_id:b", "9\t0.1\t1\tc", ""]
+    put(place / "bad2", {"groups.tsv.gz": gzip.compress("\n".join(table).encode())})
     # The model is the run's.
     (place / "outputs").symlink_to(run.place / "outputs")
-    options = [
-        "systems={base:[base1],bad:[bad1,bad2,bad3]}",
-        "samples=20",
-        "html=report.html",
-        "metrics=[bleu]",
-    ]
+    systems = "systems={base:[base1],bad:[bad1,bad2,bad3]}"
+    options = [systems, "samples=20", "html=report.html", "metrics=[bleu]"]
     outcome = run_command("compare", *options, folder=place).check()
     assert "report: report.html" in outcome.err
     return place / "report.html"
 
 
 def test_text_is_escaped_and_nothing_is_loaded(reported: Path) -> None:
-    shown = check_self_contained(reported.read_text())
+    text = reported.read_text()
+    shown = check_self_contained(text)
     assert HOSTILE in shown.words
     assert f"rule_id:{HOSTILE}" in shown.words
     assert {"table", "details", "img"} <= set(shown.tags)
-
-
-def test_what_the_page_shows(reported: Path) -> None:
-    text = reported.read_text()
-    shown = Page(text)
     words = " ".join(shown.words.split())
     assert "bad: what follows is of bad2, its median run." in words
     assert "bad is worse" in words
     # Its translations are not those of its decoder, and nothing says how they came about.
     assert words.count("derivation of base") >= 6
     assert "derivation of bad" not in words
-    assert "fires in" in words
-    assert "LanguageModel" in words
-    assert "groups of features" in words
+    for said in ("fires in", "LanguageModel", "groups of features"):
+        assert said in words
     curves = re.search(r"data:image/svg\+xml;base64,([\w+/=]+)", text)
-    assert curves is not None
     svg = b64decode(curves[1])
-    assert svg.startswith(b"<?xml")
-    assert b"<!-- bad (test " in svg
+    assert svg.startswith(b"<?xml") and b"<!-- bad (test " in svg
 
 
 def test_all_text_is_escaped() -> None:
@@ -152,11 +104,11 @@ def test_all_text_is_escaped() -> None:
 
 
 def test_a_system_alone_and_without_a_run(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a").write_text((run.folder / "test.translations.txt").read_text())
-    files = f"references=[{EXAMPLE / 'test.en.0'},{EXAMPLE / 'test.en.1'}]"
-    run_command("evaluate", "a", files, "samples=20", "html=a.html", folder=tmp_path).check()
-    shown = check_self_contained((tmp_path / "a.html").read_text())
-    words = " ".join(shown.words.split())
+    shutil.copy(run.folder / "test.translations.txt", tmp_path / "a")
+    files = [example_folder() / f"test.en.{i}" for i in range(2)]
+    given = ["a", f"references=[{files[0]},{files[1]}]", "samples=20", "html=a.html"]
+    run_command("evaluate", *given, folder=tmp_path).check()
+    words = " ".join(check_self_contained((tmp_path / "a.html").read_text()).words.split())
     assert "a: the best sentences" in words
     assert "a: the worst sentences" in words
     assert "a has no features and derivations here: the run that made it is not known." in words
@@ -164,12 +116,8 @@ def test_a_system_alone_and_without_a_run(run: Run, tmp_path: Path) -> None:
 
 
 def test_words_are_those_of_the_metric(tmp_path: Path) -> None:
-    for name, line in (
-        ("U", "THE CAT, SAT DOWN"),
-        ("L2", "the cat, sat up"),
-        ("ref", "the cat, sat down"),
-    ):
-        (tmp_path / name).write_text(f"{line}\n")
+    put(tmp_path, {"U": "THE CAT, SAT DOWN\n", "L2": "the cat, sat up\n"})
+    put(tmp_path, {"ref": "the cat, sat down\n"})
     options = ["references=ref", "metrics=[bleu]", "samples=20", "html=u.html"]
     options += ["lowercase=true", "tokenize=13a"]
     run_command("compare", "U", "L2", *options, folder=tmp_path).check()
@@ -184,71 +132,20 @@ def test_words_are_those_of_the_metric(tmp_path: Path) -> None:
 
 
 def test_train_reports(run: Run) -> None:
-    options = [*MODEL, "tuner.epochs=1"]
-    options += ["tuner.sentences=5", "decoder.k=5", "decoder.pop_limit=5", "features=dense"]
-    arguments = [*options, "report=true", "hydra.run.dir=reported"]
-    outcome = run_command("train", *arguments, folder=run.place).check()
+    options = [*MODEL, "tuner.epochs=1", "tuner.sentences=5", "decoder.k=5", "decoder.pop_limit=5"]
+    options += ["features=dense", "report=true", "hydra.run.dir=reported"]
+    outcome = run_command("train", *options, folder=run.place).check()
     assert "| system" not in outcome.out
     shown = check_self_contained((run.place / "reported" / "report.html").read_text())
-    words = " ".join(shown.words.split())
-    assert "derivation of" in words
-    assert "Learning curves" in words
-
-
-@pytest.mark.skipif(
-    not any(map(shutil.which, BROWSERS)), reason="there is no Chromium to open the page with"
-)
-def test_a_browser_has_nothing_to_complain_about(reported: Path, tmp_path: Path) -> None:
-    assert open_in_browser(reported, tmp_path / "page") == ([], set())
-    # What would be found.
-    address = "http://127.0.0.1:9/x.png"
-    (tmp_path / "bad.html").write_text(f'<img src="{address}"><script>console.log("hi")</script>')
-    (line,), requests = open_in_browser(tmp_path / "bad.html", tmp_path / "bad")
-    assert '"hi"' in line
-    assert requests == {address}
-
-
-def open_in_browser(path: Path, folder: Path) -> tuple[list[str], set[str]]:
-    """Open a page in Chromium; returns the messages of its console, and what it asked for."""
-    folder.mkdir()
-    browser = next(path for path in map(shutil.which, BROWSERS) if path)
-    log, picture = folder / "net.json", folder / "page.png"
-    done = subprocess.run(
-        [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
-            *("--disable-background-networking", "--disable-component-update"),
-            # Chromium itself would look for updates.
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-            *("--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}"),
-            *(f"--log-net-log={log}", f"--screenshot={picture}", "--window-size=1200,3000"),
-            path.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert picture.stat().st_size > 5_000
-    events = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
-    # Those of Chromium itself have no page for their origin.
-    asked = {
-        event["url"]
-        for event in events
-        if event.get("initiator", "not an origin") != "not an origin"
-        and not event.get("url", "").startswith(("data:", "file:"))
-    }
-    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line], asked
+    assert "derivation of" in shown.words and "Learning curves" in shown.words
 
 
 @pytest.mark.parametrize("factor", [False, True])
 def test_groups_with_factors(tmp_path: Path, factor: bool) -> None:
-    path = tmp_path / "groups.tsv"
-    middle = "\t0.5" if factor else ""
-    head = f"group\tweight\tsize{chr(9) + 'factor' if factor else ''}\tfeature\n"
-    rows = [f"7\t-0.5\t2{middle}\ta\tb\n", f"7\t-0.5\t2{middle}\tc\n"]
-    path.write_text(head + "".join(rows))
-    (found,) = _groups(path)
-    assert found == GroupRow("7", "-0.5", "2", ["a\tb", "c"])
-    path.write_text(head + "7\t-0.5\n")
+    middle, more = ("\t0.5", "\tfactor") if factor else ("", "")
+    head = f"group\tweight\tsize{more}\tfeature"
+    rows = [f"7\t-0.5\t2{middle}\ta\tb", f"7\t-0.5\t2{middle}\tc"]
+    path = put(tmp_path, {"groups.tsv": [head, *rows]})
+    assert _groups(path) == [GroupRow("7", "-0.5", "2", ["a\tb", "c"])]
     with pytest.raises(InputError, match="is no file of groups"):
-        _groups(path)
+        _groups(put(tmp_path, {"groups.tsv": [head, "7\t-0.5"]}))

@@ -3,7 +3,6 @@
 import base64
 import json
 import tarfile
-from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,15 +10,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from commands import run_command
+from pages import check_self_contained
+from small_lists import as_set, put, weights_of
 
-from torchtune_smt import KBestLists, ListSet, Vocabulary, read_weights, tune_lists
+from torchtune_smt import Vocabulary, tune_lists
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation.oracle import best_choice
 from torchtune_smt.evaluation.report import write_tuned
 from torchtune_smt.evaluation.tuned import _folds
+from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
-
-SPEECH = Path(__file__).resolve().parents[2] / "shared" / "data" / "librispeech-nbest"
 
 
 def records(seed, n, noise=1.0, k=5):
@@ -37,25 +37,31 @@ def records(seed, n, noise=1.0, k=5):
             features = {"good": good, "own": own}
             hypotheses.append({"text": text, "features": features, "score": 0.2 * good + own})
         hypotheses.sort(key=lambda one: -one["score"])
-        found.append({"id": f"s{number % 7}-{seed}-{number}", "hypotheses": hypotheses})
-        found[-1]["references"] = [" ".join(words)]
+        id, references = f"s{number % 7}-{seed}-{number}", [" ".join(words)]
+        found.append({"id": id, "hypotheses": hypotheses, "references": references})
     return found
 
 
-def as_set(name, some, vocabularies, groups=True):
-    lists = KBestLists.of_records(some, words=vocabularies[0], names=vocabularies[1])
-    references = [[one["references"][0].split()] for one in some]
-    return ListSet(
-        name, lists, references, [r["id"].partition("-")[0] for r in some] if groups else None
-    )
+def files_of(name, some):
+    """Return lists as files: these, the references, and the speakers."""
+    ids = [str(one["id"]) for one in some]
+    texts = [f"{id} {one['references'][0]}" for id, one in zip(ids, some, strict=True)]
+    speakers = [f"{id} {id.partition('-')[0]}" for id in ids]
+    return {name: map(json.dumps, some), f"{name}.text": texts, f"{name}.spk": speakers}
+
+
+def wrong(hypothesis):
+    """The words that are wrong are x, and no other differs."""
+    return hypothesis["text"].split().count("x")
 
 
 def test_what_is_reported_is_what_is_there():
     vocabularies = Vocabulary(), Vocabulary()
-    dev, test = (as_set(n, records(*w), vocabularies) for n, w in (("d", (1, 150)), ("t", (2, 80))))
+    made = {"d": records(1, 150), "t": records(2, 80)}
+    sets = [as_set(name, some, vocabularies, groups=True) for name, some in made.items()]
     said = []
     tuned = tune_lists(
-        *(dev, test),
+        *sets,
         metric=WordErrorRate(),
         held_out=[CharacterErrorRate()],
         samples=500,
@@ -64,15 +70,14 @@ def test_what_is_reported_is_what_is_there():
     assert said == ["these lists were sorted by 0.2 good + 1 own"]
     by = {(one.what, one.measure.name): one for one in tuned.judged}
     assert set(by) == set(product(["d", "d, 5 folds", "t"], ["WER", "CER"]))
-    for name, some in (("d", records(1, 150)), ("t", records(2, 80))):
-        # The words that are wrong are x, and no other differs.
-        table = [[h["text"].split().count("x") for h in r["hypotheses"]] for r in some]
+    w = tuned.weights.values[tuned.weights.features.lookup(["good", "own"])]
+    for name, some in made.items():
+        table = [[wrong(h) for h in r["hypotheses"]] for r in some]
         one = by[name, "WER"]
         each = 100 / (6 * len(some))
         assert one.before == pytest.approx(each * sum(row[0] for row in table))
         assert one.best == pytest.approx(each * sum(map(min, table)))
         assert one.worst == pytest.approx(each * sum(map(max, table)))
-        w = tuned.weights.values[tuned.weights.features.lookup(["good", "own"])]
         after = [
             row[int(np.argmax([w @ [*h["features"].values()] for h in r["hypotheses"]]))]
             for row, r in zip(table, some, strict=True)
@@ -94,24 +99,28 @@ def test_what_is_reported_is_what_is_there():
 
 def test_cross_validation_tells_noise_from_gain():
     """Features without meaning: on the lists tuned on there is a gain, and none elsewhere."""
-    gained, expected = [], []
+    gains = []
     for seed in range(8):
-        some = records(seed, 60)
-        generator = np.random.default_rng(seed)
+        some, generator = records(seed, 60), np.random.default_rng(seed)
         for one in (h for r in some for h in r["hypotheses"]):
             one["features"] = dict(zip("abc", generator.standard_normal(3), strict=True))
             one["score"] = one["features"]["a"]
         for one in some:
             one["hypotheses"].sort(key=lambda h: -h["score"])
-        tuned = tune_lists(
-            as_set("d", some, (Vocabulary(), Vocabulary())), metric=WordErrorRate(), samples=50
-        )
-        inside, folds = tuned.judged
-        gained.append(inside.before - inside.after)
-        expected.append(folds.before - folds.after)
+        tuned = tune_lists(as_set("d", some, groups=True), metric=WordErrorRate(), samples=50)
+        gains.append([one.before - one.after for one in tuned.judged])
+    gained, expected = np.transpose(gains)
     assert min(gained) > 0
     assert np.mean(gained) > 4
     assert abs(np.mean(expected)) < 2.5
+
+
+@pytest.mark.parametrize(("lists", "line"), [(3, "d, 3 folds"), (1, "d")])
+def test_few_lists_have_few_folds(lists, line) -> None:
+    dev = as_set("d", records(1, lists), groups=True)
+    tuned = tune_lists(dev, metric=WordErrorRate(), samples=20)
+    assert tuned.judged[-1].what == line
+    assert "no more groups" in tuned.text()
 
 
 def test_groups_are_in_one_fold_each():
@@ -138,104 +147,48 @@ def test_the_best_choice_by_brute_force(seed):
     assert found == pytest.approx(every[-1]) if seed % 2 else found >= every[-2]
 
 
-def write(folder, name, some):
-    (folder / name).write_text("".join(f"{json.dumps(one)}\n" for one in some))
-    lines = [f"{one['id']} {one['references'][0]}\n" for one in some]
-    (folder / f"{name}.text").write_text("".join(lines))
-    (folder / f"{name}.spk").write_text(
-        "".join(f"{one['id']} {str(one['id']).partition('-')[0]}\n" for one in some)
-    )
-
-
 def test_the_command(tmp_path):
-    for name, seed in (("d", 1), ("t", 2)):
-        write(tmp_path, name, records(seed, 60))
-    given = ["dev=d", "references=d.text", "test=t", "test_references=t.text", "metric=wer"]
-    given += ["samples=100", "html=report.html"]
+    put(tmp_path, files_of("d", records(1, 60)) | files_of("t", records(2, 60)))
+    lists = ["dev=d", "test=t", "metric=wer", "samples=100", "html=report.html"]
+    given = [*lists, "references=d.text", "test_references=t.text"]
     outcome = run_command("tune", *given, "groups=-", folder=tmp_path).check()
     assert "these lists were sorted by 0.2 good + 1 own" in outcome.out + outcome.err
     assert "d, 5 folds" in outcome.out
     assert "Now try: " in outcome.err
-    names, _ = read_weights(tmp_path / "tuned.weights.txt")
-    assert sorted(names.names(range(2))) == ["good", "own"]
+    assert sorted(weights_of(tmp_path / "tuned.weights.txt")) == ["good", "own"]
     page = (tmp_path / "report.html").read_text()
     assert "d, 5 folds" in page
     assert "<svg" in page or "data:image/svg" in page
-    # A file says the same.
-    (tmp_path / "spk").write_text(
-        (tmp_path / "d.spk").read_text() + (tmp_path / "t.spk").read_text()
-    )
-    again = run_command("tune", *given, "groups=spk", folder=tmp_path).check()
-    assert again.out == outcome.out
-    # So do the lists: they have references, too.
-    given = [one for one in given if "references" not in one]
-    assert run_command("tune", *given, "groups=-", folder=tmp_path).check().out == outcome.out
-
-
-class Page(HTMLParser):
-    """What a page asks for, and which elements are open or closed out of turn."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.asked: list[str] = []
-        self.texts: list[str] = []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        asking = {"src", "href", "data", "action", "srcset", "onload", "onerror"}
-        self.asked += [value or "" for name, value in attributes if name in asking]
-        self.open += [] if tag in ("meta", "img", "link", "br", "hr", "input") else [tag]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
+    # A file says the same, and so do the lists: they have references, too.
+    put(tmp_path, {"spk": "".join((tmp_path / f"{name}.spk").read_text() for name in "dt")})
+    for same in ([*given, "groups=spk"], [*lists, "groups=-"]):
+        assert run_command("tune", *same, folder=tmp_path).check().out == outcome.out
 
 
 def test_the_page_is_whole_and_asks_for_nothing(tmp_path: Path) -> None:
-    """Names come from files of others; in Chromium (PyQt6-WebEngine) it was looked at by hand."""
+    """Names come from files of others."""
     hostile = "<script>alert(1)</script>&amp;'\""
     some = records(1, 20)
-    for one in some:
-        for hypothesis in one["hypotheses"]:
-            hypothesis["features"] = dict(zip("f<", hypothesis["features"].values(), strict=True))
-    tuned = tune_lists(as_set(hostile, some, (Vocabulary(), Vocabulary())), metric=WordErrorRate())
+    for one in (h for r in some for h in r["hypotheses"]):
+        one["features"] = dict(zip("f<", one["features"].values(), strict=True))
+    tuned = tune_lists(as_set(hostile, some), metric=WordErrorRate())
     write_tuned(tmp_path / "page.html", tuned)
-    page = Page()
-    page.feed((tmp_path / "page.html").read_text("utf-8"))
-    page.close()
-    assert page.open == []
-    assert "script" not in "".join(page.asked)
+    page = check_self_contained((tmp_path / "page.html").read_text("utf-8"))
     icon, asked = page.asked
     head, _, picture = asked.partition(",")
     assert (icon, head) == ("data:,", "data:image/svg+xml;base64")
     assert ElementTree.fromstring(base64.b64decode(picture)).tag.endswith("svg")
-    assert any(hostile in text for text in page.texts)
-
-
-def test_few_lists_have_few_folds() -> None:
-    for lists, line in ((3, "d, 3 folds"), (1, "d")):
-        dev = as_set("d", records(1, lists), (Vocabulary(), Vocabulary()))
-        tuned = tune_lists(dev, metric=WordErrorRate(), samples=20)
-        assert tuned.judged[-1].what == line
-        assert "no more groups" in tuned.text()
+    assert hostile in page.words
 
 
 def test_weights_that_are_as_good_as_before_are_not_better() -> None:
     """With the first feature below 0.5 the second hypothesis comes first, as it should."""
-    some = [
-        {
-            "id": f"s-{number}",
-            "references": ["a b"],
-            "hypotheses": [
-                {"text": "a x", "features": {"f": 1.0, "g": 0.0}},
-                {"text": "a b", "features": {"f": 0.0, "g": 0.5}},
-            ],
-        }
-        for number in range(4)
+    hypotheses = [
+        {"text": "a x", "features": {"f": 1.0, "g": 0.0}},
+        {"text": "a b", "features": {"f": 0.0, "g": 0.5}},
     ]
-    dev = as_set("d", some, (Vocabulary(), Vocabulary()), groups=False)
+    one = {"references": ["a b"], "hypotheses": hypotheses}
+    dev = as_set("d", [{"id": f"s-{number}", **one} for number in range(4)])
     tuned = tune_lists(dev, metric=WordErrorRate(), samples=20, folds=0)
     f, g = tuned.ranges
     assert (tuned.judged[0].before, tuned.judged[0].after) == (50, 0)
@@ -243,50 +196,49 @@ def test_weights_that_are_as_good_as_before_are_not_better() -> None:
     assert "-0.0" not in tuned.text()
 
 
+# Options, and the word of the error.
+REFUSED = [
+    ("test=d test_references=t.text", "test"),
+    ("test=t test_references=d.text", "test"),
+    ("test=t test_references=t.text", "s5-1-5"),
+    ("test_references=t.text", "test_references"),
+    ("references=part.text", "s0-1-0"),
+    ("groups=+", "groups"),
+    ("folds=1", "folds"),
+    ("tuner.iterations=3", "tuner.iterations"),
+    ("weights=d.text", "weights"),
+    ("groups=d.spk weights=d.spk", "weights"),
+    ("columns.c=d.column html=d.column", "html"),
+    ("start=d.start weights=d.start", "weights"),
+    ("unlisted=no", "unlisted"),
+    ("columns.c=d.column test=t2", "test_columns.c"),
+    ("test_columns.c=d.column", "columns.c"),
+    ("start=other", "other"),
+    ("references=empty", "no word"),
+    ("references=d", "JSON"),
+    ("dev=single references=null", "one hypothesis"),
+    ("dev=numbers references=null test=numbers2", "all of them"),
+]
+
+
 def test_what_is_refused(tmp_path):
-    write(tmp_path, "d", records(1, 20))
-    write(tmp_path, "t", records(1, 20)[5:])
-    (tmp_path / "part.text").write_text("".join((tmp_path / "d.text").open().readlines()[1:]))
-    (tmp_path / "d.start").write_text("good 1\n")
-    (tmp_path / "d.column").write_text("1\n" * 100)
-    (tmp_path / "other").write_text("f 1\n")
-    (tmp_path / "empty").write_text("".join(f"{one['id']}\n" for one in records(1, 20)))
-    write(tmp_path, "t2", records(2, 20))
-    write(tmp_path, "single", records(2, 20, k=1))
-    for name in ("numbers", "numbers2"):
-        # Ids that are numbers of lines say nothing of whose they are.
-        some = [{**one, "id": str(number)} for number, one in enumerate(records(1, 20))]
-        write(tmp_path, name, some)
-    dev = ["dev=d", "references=d.text", "metric=wer", "folds=0", "samples=20"]
-    for more, word in (
-        (["test=d", "test_references=t.text"], "test"),
-        (["test=t", "test_references=d.text"], "test"),
-        (["test=t", "test_references=t.text"], "s5-1-5"),
-        (["test_references=t.text"], "test_references"),
-        (["references=part.text"], "s0-1-0"),
-        (["groups=+"], "groups"),
-        (["folds=1"], "folds"),
-        (["tuner.iterations=3"], "tuner.iterations"),
-        (["weights=d.text"], "weights"),
-        (["groups=d.spk", "weights=d.spk"], "weights"),
-        (["columns.c=d.column", "html=d.column"], "html"),
-        (["start=d.start", "weights=d.start"], "weights"),
-        (["unlisted=no"], "unlisted"),
-        (["columns.c=d.column", "test=t2"], "test_columns.c"),
-        (["test_columns.c=d.column"], "columns.c"),
-        (["start=other"], "other"),
-        (["references=empty"], "no word"),
-        (["references=d"], "JSON"),
-        (["dev=single", "references=null"], "one hypothesis"),
-        (["dev=numbers", "references=null", "test=numbers2"], "all of them"),
-    ):
-        given = [o for o in dev if o.partition("=")[0] not in {m.partition("=")[0] for m in more}]
-        outcome = run_command("tune", *given, *more, folder=tmp_path)
-        assert outcome.code == 1
-        assert word in outcome.err
-    same = [as_set("d", records(1, 20), (Vocabulary(), Vocabulary()))] * 2
+    one = records(1, 20)
+    # Ids that are numbers of lines say nothing of whose they are.
+    numbers = [{**some, "id": str(number)} for number, some in enumerate(one)]
+    sets = {"d": one, "t": records(1, 20)[5:], "t2": records(2, 20), "numbers": numbers}
+    sets |= {"numbers2": numbers, "single": records(2, 20, k=1)}
+    for name, some in sets.items():
+        put(tmp_path, files_of(name, some))
+    put(tmp_path, {"part.text": (tmp_path / "d.text").read_text().partition("\n")[2]})
+    put(tmp_path, {"d.start": "good 1\n", "d.column": "1\n" * 100, "other": "f 1\n"})
+    put(tmp_path, {"empty": [some["id"] for some in one]})
+    for options, word in REFUSED:
+        given = {"dev": "d", "references": "d.text", "metric": "wer", "folds": "0", "samples": "20"}
+        given |= dict(option.split("=") for option in options.split())
+        outcome = run_command("tune", *(f"{n}={v}" for n, v in given.items()), folder=tmp_path)
+        assert outcome.code == 1 and word in outcome.err, options
     with pytest.raises(InputError, match="s0-1-0"):
-        tune_lists(*same, metric=WordErrorRate(), folds=0)
+        tune_lists(*[as_set("d", one)] * 2, metric=WordErrorRate(), folds=0)
 
 
 def run_tune(folder: Path, *options: str) -> str:
@@ -296,17 +248,16 @@ def run_tune(folder: Path, *options: str) -> str:
     return outcome.err
 
 
-def test_every_metric_is_tuned_from_the_command_line(tmp_path: Path) -> None:
-    write(tmp_path, "d", records(1, 20))
+def test_metrics_columns_and_names_of_sets(tmp_path: Path) -> None:
+    """Every metric is tuned; columns are of several sets, and of new lists."""
+    sets = {name: records(seed, 20) for name, seed in (("d", 1), ("t", 2), ("a/d", 1), ("b/d", 2))}
+    for name, some in sets.items():
+        put(tmp_path, files_of(name, some))
+    columns = {f"{name}.column": [i % 7 for i in range(100)] for name in "dt"}
+    put(tmp_path, columns)
     for metric in ("nakov", "chrf", "ter", "cer", "mix"):
         more = ["metric.weights={bleu:0.5,ter:0.5}"] if metric == "mix" else []
         run_tune(tmp_path, "dev=d", "references=d.text", f"metric={metric}", *more)
-
-
-def test_columns_of_several_sets_and_of_new_lists(tmp_path: Path) -> None:
-    for name, seed in (("d", 1), ("t", 2)):
-        write(tmp_path, name, records(seed, 20))
-        (tmp_path / f"{name}.column").write_text("".join(f"{i % 7}\n" for i in range(100)))
     err = run_tune(
         *(tmp_path, "dev=d", "references=d.text", "test=t", "test_references=t.text"),
         *("metric=wer", "columns.comet=d.column", "test_columns.comet=t.column", "scale.good=-1"),
@@ -315,6 +266,10 @@ def test_columns_of_several_sets_and_of_new_lists(tmp_path: Path) -> None:
     weights = "weights=tuned.weights.txt"
     more = ["columns.comet=t.column", "scale.good=-1", "output=o"]
     assert run_command("rerank", weights, "input=t", *more, folder=tmp_path).code == 0
+    # Sets with one name are told apart.
+    given = ["dev=a/d", "test=b/d", "metric=wer", "folds=0", "samples=20"]
+    out = run_command("tune", *given, folder=tmp_path).check().out
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["a/d", "b/d"], out
 
 
 @pytest.mark.parametrize("ids", ["s{}", "{}", "number"])
@@ -324,22 +279,21 @@ def test_sentences_without_a_list_are_deletions(tmp_path: Path, ids: str) -> Non
     for number, one in enumerate(some):
         one["id"] = number if ids == "number" else ids.format(number)
     some[7]["hypotheses"] = []
-    write(tmp_path, "d", some)
-    if ids == "s{}":
-        with (tmp_path / "d.text").open("a") as file:
-            file.write("other of no list\n")
+    files, more = files_of("d", some), int(ids == "s{}")
     if ids == "number":
-        texts = [one["references"][0] for one in some]
-        (tmp_path / "d.text").write_text("\n".join(texts) + "\n")
-    wrong = sum(r["hypotheses"][0]["text"].split().count("x") for r in some if r["hypotheses"])
-    bare = 6 + 3 * (ids == "s{}")
-    for more, before in (
-        ((), (wrong + bare) / (19 * 6 + bare)),
-        (("unlisted=leave",), wrong / (19 * 6)),
+        files["d.text"] = [one["references"][0] for one in some]
+    elif more:
+        files["d.text"].append("other of no list")
+    put(tmp_path, files)
+    errors = sum(wrong(r["hypotheses"][0]) for r in some if r["hypotheses"])
+    bare = 6 + 3 * more
+    for options, before in (
+        ((), (errors + bare) / (19 * 6 + bare)),
+        (("unlisted=leave",), errors / (19 * 6)),
     ):
-        given = ["dev=d", "references=d.text", "metric=wer", "folds=2", "samples=20", *more]
+        given = ["dev=d", "references=d.text", "metric=wer", "folds=2", "samples=20", *options]
         outcome = run_command("tune", *given, folder=tmp_path).check()
-        assert f"{1 + (ids == 's{}')} of {20 + (ids == 's{}')} sentences" in outcome.err
+        assert f"{1 + more} of {20 + more} sentences" in outcome.err
         rows = [line.split() for line in outcome.out.splitlines() if line.startswith("d")]
         assert rows[0][2] == f"{100 * before:.3f}"
     own = run_command("tune", "dev=d", *given[2:], folder=tmp_path).check()
@@ -348,29 +302,26 @@ def test_sentences_without_a_list_are_deletions(tmp_path: Path, ids: str) -> Non
 
 def test_text_that_is_split_in_other_ways_is_told(tmp_path: Path) -> None:
     some = records(1, 20)
-    for one in some:
-        for hypothesis in one["hypotheses"]:
-            hypothesis["text"] = hypothesis["text"].replace(" ", "@@ ")
-    write(tmp_path, "d", some)
+    for hypothesis in (h for one in some for h in one["hypotheses"]):
+        hypothesis["text"] = hypothesis["text"].replace(" ", "@@ ")
+    put(tmp_path, files_of("d", some))
     given = [tmp_path, "dev=d", "references=d.text", "metric=wer"]
     assert "d" in next(line for line in run_tune(*given).splitlines() if "warning" in line)
     assert "warning" not in run_tune(*given, "metric.filters=[bpe]")
 
 
-def test_sets_with_one_name_are_told_apart(tmp_path: Path) -> None:
-    for folder, seed in (("a", 1), ("b", 2)):
-        (tmp_path / folder).mkdir()
-        write(tmp_path / folder, "d", records(seed, 20))
-    given = ["dev=a/d", "test=b/d", "metric=wer", "folds=0", "samples=20"]
-    out = run_command("tune", *given, folder=tmp_path).check().out
-    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["a/d", "b/d"], out
-
-
-@pytest.mark.skipif(not SPEECH.exists(), reason="needs ../shared")
-def test_lists_of_a_speech_recogniser(tmp_path):
-    """The errors published with the lists, and no more than an exact search has found in them."""
-    with tarfile.open(SPEECH / "dev_clean.tar.xz") as file:
+def test_lists_of_a_speech_recogniser(shared, tmp_path):
+    """What the files say; the errors published with the lists, and no more than an exact search."""
+    with tarfile.open(shared / "data" / "librispeech-nbest" / "dev_clean.tar.xz") as file:
         file.extractall(tmp_path, filter="data")
+    stored = read_lists(tmp_path / "dev_clean")
+    lists = stored.lists
+    assert stored.dense_names == ["decoder", "ctc", "lm"] and stored.n_sentences == 2703
+    assert (np.diff(lists.begin) == 30).all()
+    assert all((np.diff(kbest.score) <= 0).all() for kbest in lists)
+    folder = tmp_path / "dev_clean" / "logdir" / "output.1" / "7best_recog"
+    texts = dict(line.split(" ", 1) for line in (folder / "text").read_text().splitlines())
+    assert {lists.ids[kbest.index]: kbest.text(6) for kbest in lists} == texts
     options = ["dev=dev_clean", "references=dev_clean/text", "metric=wer", "folds=0", "samples=20"]
     outcome = run_command("tune", *options, folder=tmp_path).check()
     assert "sorted by 0.6 decoder + 0.4 ctc + 0.6 lm" in outcome.out
