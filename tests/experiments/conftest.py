@@ -12,9 +12,10 @@ for folder in ("reproduce", "record", "bench"):
     sys.path.insert(0, str(SCRIPTS / folder))
 
 
-@pytest.fixture(scope="package", autouse=True)
-def whole_example() -> Iterator[None]:
-    """Experiments are on the whole example."""
+@pytest.fixture(scope="module", autouse=True)
+def whole_example(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Experiments are on the whole example, but for a module that says SHORT."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHORT_EXAMPLE", str(short_example.WHOLE))
+        if not getattr(request.module, "SHORT", False):
+            patch.setenv("SHORT_EXAMPLE", str(short_example.WHOLE))
         yield

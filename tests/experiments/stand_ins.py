@@ -11,6 +11,8 @@ from typing import IO
 import liu2013
 from liu2013_results import Result
 from liu2013_rows import ROWS, Options
+from runs import Run
+from tuned import Features
 
 
 class FakeTrain:
@@ -70,13 +72,6 @@ class FakeTrain:
         raise AssertionError("it has ended")
 
 
-class FakeCorpus:
-    """Stands for the corpus: p is the difference of the numbers in the files."""
-
-    def p_value(self, name: str, baseline: Path, path: Path) -> float:
-        return abs(float(baseline.read_text()) - float(path.read_text()))
-
-
 def options(tmp_path: Path, *arguments: str) -> Options:
     given = liu2013.parse(["--folder", str(tmp_path), *arguments])
     return liu2013.as_options(given)
@@ -117,3 +112,40 @@ POINTS = [
     | {"minutes": 2.5, "cpu_minutes": 1.5}
     for value, devtest, active in (("3e-09", 30.0, 900), ("3e-08", 31.0, 800))
 ]
+
+
+class FakeCorpus:
+    """Stands for the corpus: BLEU is the number in a file, p the difference of two."""
+
+    def __init__(self) -> None:
+        self.sizes = {"train": 29_000}
+        self.tried: list[str] = []
+
+    def score(self, name: str, overrides: object, folder: Path) -> float:
+        (folder / f"{name}.translations.txt").write_text(f"{2.5 - 0.1 * len(self.tried)}\n")
+        return 30.0 + len(self.tried)
+
+    def test(self, overrides: object, folder: Path, output: Path) -> Features:
+        self.tried.append(f"{folder.parent.name}/{folder.name}")
+        output.write_text(f"{0.25 * len(self.tried)}\n")
+        return Features(1234, 10, 1234)
+
+    def bleu(self, name: str, path: Path) -> float:
+        return float(path.read_text())
+
+    def p_value(self, name: str, baseline: Path, path: Path) -> float:
+        return abs(float(baseline.read_text()) - float(path.read_text()))
+
+
+def trained(run: Run) -> bool:
+    """Write what is read of a run that has been done."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    parts = [{"begin": "2026-01-01", "end": "2026-01-02", "seconds": 240, "cpu": 120}]
+    record = {"overrides": list(run.overrides), "parts": parts}
+    (run.folder / "run.json").write_text(json.dumps(record))
+    lines: list[dict[str, float]] = [{"step": 0, "bleu/dev": 30.0}]
+    for epoch in (1, 2):
+        lines.append({"step": 100 * epoch, "speed/sentences_per_second": 10.0 * epoch})
+        lines.append({"step": 100 * epoch, "bleu/dev": 30.0 + epoch})
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import green2013
@@ -144,10 +143,3 @@ def test_runs_are_those_of_the_row_on_a_part(
             f"{part}.{e}" for e in ("de", "en.0", "en.1")
         ]
         assert dev.startswith("data.dev=") and set(base) <= set(run.overrides)
-
-
-def test_seeds_must_differ(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr(sys, "argv", ["green2013_domains.py", "--seeds", "1", "1"])
-    with pytest.raises(SystemExit):
-        green2013_domains.main()
-    assert "--seeds must be 0 or more, and differ" in capsys.readouterr().err

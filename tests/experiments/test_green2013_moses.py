@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
-import subprocess
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import green2013_moses
 import pytest
-from forecast import print_hours, read_measured
+from forecast import read_measured
 from green2013_moses import ROWS, Options, Result
-from runs import Run, read_log
-from tuned import configuration
+from runs import Run
 
 from torchtune_smt.core.errors import InputError
 
@@ -38,20 +35,6 @@ RESULT = Result(
     end="2026-11-22",
     overrides="tuner=mira",
 )
-
-
-@pytest.mark.parametrize("key", ROWS)
-def test_rows_are_runs_of_phrase_based_systems(key: str, options: Options) -> None:
-    cfg = configuration(green2013_moses.overrides(key, 3, options))
-    assert cfg.decoder["_target_"].endswith("PhraseDecoder")
-    assert cfg.model["_target_"].endswith("MosesModel")
-    assert cfg.model.phrase_table.endswith("phrase-table.dev.gz")
-    assert cfg.seed == 3 and cfg.data.test is None
-    templates = [str(t["_target_"]).rpartition(".")[2] for t in cfg.features.templates]
-    wanted = {"dense": [], "+PT": ["RuleId"], "+AL+LO": ["WordAlignment", "LexReordering"]}
-    assert templates == wanted.get(ROWS[key].features, ["RuleId", "WordAlignment", "LexReordering"])
-    if "adagrad" in key:
-        assert (cfg.optimizer.lr, cfg.regularizer.strength) == (0.02, 0.1)
 
 
 def test_what_is_done_is_not_done_again(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,47 +137,3 @@ def test_rows_are_compared_again_when_the_baseline_is_done_again(
     assert p("pro_dense", "a b c d e f", 100.0) == 1
     again = p("mira_dense", "a b c d e x", 50.0)
     assert again is not None and again < 0.05
-
-
-def test_a_failed_translation_with_mosess_weights_is_said(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failure = subprocess.CompletedProcess([], 1)
-    monkeypatch.setattr(green2013_moses.subprocess, "run", lambda *a, **k: failure)
-    assert green2013_moses.do_runs(["mert_dense"], [], options) == ["mert_dense, Moses's weights"]
-
-
-def test_forecast(
-    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = green2013_moses.place(options, "mira_dense", 1)
-    folder.mkdir(parents=True)
-    RESULT.save(folder)
-    green2013_moses.write(green2013_moses.results(options), options.folder, options)
-    monkeypatch.setattr(green2013_moses, "MEASURED", options.folder / "table.csv")
-    rows = green2013_moses.forecasts(["mira_dense", "mert_dense"], [1, 2], options)
-    print_hours(rows, Path("table.csv"))
-    out = capsys.readouterr().out.splitlines()
-    assert out == [
-        "mira_dense seed 1: done",
-        "mira_dense seed 2: 0.08 CPU hours",
-        "mert_dense seed 1: not known",
-        "mert_dense seed 2: not known",
-        "0.08 CPU hours at most, judged by table.csv, and 2 runs of which nothing is known",
-    ]
-
-
-@pytest.mark.parametrize("unit", ["epoch", "iteration"])
-def test_logs_of_online_and_batch_tuners(tmp_path: Path, unit: str) -> None:
-    lines = [{"step": 0, "bleu/dev": 30.0}, {"step": 9, "bleu/dev": 31.0}]
-    lines.append({"step": 9, "bleu/dev_tuned": 31.0, f"best_{unit}": 1})
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-    with gzip.open(tmp_path / "weights.txt.gz", "wt") as file:
-        file.write("LM0_0 0.5\nrule_id:a~b 0.25\n")
-    assert read_log(tmp_path) == (1, 1, 31.0, 2)
-
-
-def test_damaged_results_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_text(json.dumps({**asdict(RESULT), "more": 1}))
-    with pytest.raises(InputError, match="is no result of a row"):
-        Result.load(tmp_path)

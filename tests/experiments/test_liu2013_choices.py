@@ -17,7 +17,7 @@ import runs
 import tables
 from liu2013_choices import choose, sweep_run
 from liu2013_results import CSV
-from liu2013_rows import ROWS, corpus_overrides, in_turn, row_overrides
+from liu2013_rows import ROWS, corpus_overrides, row_overrides
 from runs import Run, complete, sweep
 from stand_ins import FakeCorpus, FakeTrain, options, result
 from tables import Section
@@ -164,10 +164,3 @@ def test_what_is_to_be_taken_over_has_to_be_there(
     liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, plain)  # type: ignore[arg-type]
     assert found.pop().overrides[-1] == "regularizer.lambda2=3e-8"
     assert capsys.readouterr().out == "  regularizer.lambda2=3e-8, by default\n"
-
-
-def test_rows_that_others_take_over_come_first() -> None:
-    keys = ["oscar_single", "l1_train_id_full", "pro_dev", "oscar", "oscar_shuffled"]
-    assert in_turn(keys) == [
-        *("oscar", "oscar_single", "l1_train_id_full", "pro_dev", "oscar_shuffled"),
-    ]

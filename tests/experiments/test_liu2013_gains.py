@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import liu2013_gains
 import numpy as np
 import pytest
 import tables
@@ -92,12 +90,3 @@ def test_what_is_significant_is_filled(tmp_path: Path, monkeypatch: pytest.Monke
     assert [tick.get_text() for tick in first.get_yticklabels()] == ["x"]
     monkeypatch.undo()
     plt.close("all")
-
-
-def test_a_folder_without_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["liu2013_gains.py", "--folder", str(tmp_path)])
-    assert liu2013_gains.main() == 1
-    assert f"{tmp_path}/seeds/table.csv: has no row of multi30k" in capsys.readouterr().err
-    assert not (tmp_path / liu2013_gains.PICTURE).exists()

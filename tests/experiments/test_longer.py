@@ -14,6 +14,7 @@ from runs import Run, complete, drop_kept, lengthen, read_log, retarget, sweep
 
 from torchtune_smt.core.errors import InputError
 
+SHORT = True
 SMALL = ["data.test=null", "decoder.k=10", "decoder.pop_limit=5", "tuner.sentences=20", "threads=1"]
 WAYS = {
     "grouping": [

@@ -1,0 +1,415 @@
+"""Tables of reproductions: written from results, kept, compared, drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import domains
+import green2013
+import green2013_results
+import green2013_rows
+import liu2013_results
+import numpy as np
+import pytest
+import simianer2012_results
+import simianer2012_rows
+import tables
+import tuned
+from alike import NOT_COUNTED, settings, shared
+from diagnosis import TAGS, Diagnosis, plot_diagnosis, read_diagnosis
+from hypothesis import given
+from hypothesis import strategies as st
+from liu2013_results import Result, compare_rows, write_tables
+from liu2013_rows import BASELINE, ROWS, place
+from published import read_results
+from stand_ins import FakeCorpus, result
+from tables import Section
+from tuned import configuration
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.runs.outputs import WITHOUT_EFFECT
+from torchtune_smt.tuners.grouping.groups import FeatureGroups, save_groups
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+PUBLISHED = [
+    path
+    for path in sorted(RESULTS.glob("*/**/*.csv"))
+    if path.parent.name != "lists" and (path.parent.name != "green2013" or path.stem == "own")
+]
+VOID: dict[str, Any] = {"p_test": None, "p_devtest": None, "significance": "not compared"}
+
+
+def write_again(of: str, folder: Path, output: Path) -> None:
+    """Write the tables of a paper, of the rows that are done in a folder and the published ones."""
+    if of == "green2013":
+        given = green2013.parse(["--folder", str(folder)])
+        green2013_results.write_tables(green2013.as_options(given), output)
+    else:
+        writer = {"liu2013": liu2013_results, "simianer2012": simianer2012_results}[of]
+        writer.write_tables(folder, output)
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: str(path.relative_to(RESULTS)))
+def test_published_tables_are_what_is_written_from_their_data(path: Path, tmp_path: Path) -> None:
+    """Rows, means over seeds, corrected p-values, chosen options, what is missing: every letter."""
+    names = [path.name, f"{path.stem}.md"]
+    shutil.copy(path, tmp_path)
+    write_again(path.relative_to(RESULTS).parts[0], tmp_path / "nothing", tmp_path)
+    for name in names:
+        assert (tmp_path / name).read_text("utf-8") == (path.parent / name).read_text("utf-8")
+    write_again("liu2013", tmp_path / "nothing", tmp_path / "empty")
+    assert not (tmp_path / "empty").exists()
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holms_correction_is_the_closed_test(values: list[float]) -> None:
+    """Each hypothesis falls where all sets of hypotheses with it fall by Bonferroni's test."""
+    sets = [s for n in range(1, len(values) + 1) for s in combinations(range(len(values)), n)]
+    closed = [
+        min(1.0, max(len(s) * min(values[j] for j in s) for s in sets if i in s))
+        for i in range(len(values))
+    ]
+    assert tables.holm(values) == pytest.approx(closed)
+
+
+def test_rounds_that_bind() -> None:
+    batch, online = (configuration([option]) for option in ("tuner=pro", "tuner=online"))
+    assert (batch.tuner.iterations, online.tuner.epochs) == (tables.ITERATIONS, tables.EPOCHS)
+    for overrides, most in (("tuner=pro", 15), ("x=y", 8), ("tuner=pro tuner.iterations=4", 4)):
+        assert tables.rounds_cell(most, most, overrides.split()) == f"{most} of {most}, bind"
+        assert tables.rounds_cell(most - 1, most, overrides.split()) == f"{most - 1} of {most}"
+    overrides = ["tuner=grouping", "tuner.iterations=5", "tuner.dev.iterations=60"]
+    assert tables.rounds_cell(2, 5, overrides) == "2 of 5 × 60"
+
+
+def test_what_options_count() -> None:
+    assert set(WITHOUT_EFFECT) < NOT_COUNTED
+    given = ["data=fisher", "threads=1", "a.b=3e-8", "engine.workers=2", "c=true", "c=false"]
+    other = ["c=false", "+a.b=3e-08", "data=fisher", "decoder.keep_mb=3", "seed=2", "threads=2"]
+    same = {("data", "fisher"), ("a.b", "3e-08"), ("c", "false")}
+    assert settings(given) == settings(other) == same
+    assert settings([*given, "decoder.k=10"]) != settings(given)
+    assert shared(["a=1", "data.test=null", "tuner=pro"]) == {("a", "1")} == shared(["a=1"])
+
+
+# Published rows
+
+
+def plain(row: str, seed: int = 1, **given: object) -> dict[str, Any]:
+    """Return what any result has."""
+    fields = {f.name for f in dataclasses.fields(tables.Result)}
+    values = dataclasses.asdict(result("pro_dev", corpus="fisher", p_test=0.01, p_devtest=0.5))
+    values["significance"] = "randomization"
+    return {k: v for k, v in values.items() if k in fields} | {"row": row, "seed": seed} | given
+
+
+def test_rows_of_another_table_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    tables.write_csv(path, [Section("fisher", "", [result("oscar"), result("pro_dev")])])
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1].replace("2000", "many"), lines[2]]) + "\n")
+    with pytest.raises(InputError, match=r"table.csv:2: is no row of this table .*many"):
+        read_results(path, Result)
+    path.write_text(f"{lines[0]}\n{lines[1]}\n{lines[2]},more\n")
+    with pytest.raises(InputError, match=r"table.csv:3: .*number of columns"):
+        read_results(path, Result)
+    (tmp_path / tables.RESULT).write_text("{}")
+    with pytest.raises(InputError, match="is no result of a row"):
+        Result.load(tmp_path)
+
+
+def liu_place(folder: Path, one: Any) -> Path:
+    part = one.training_sentences if one.training_sentences == 5000 else 0
+    return place(folder / one.corpus, one.row, one.seed, part)
+
+
+def green_place(folder: Path, one: Any) -> Path:
+    options = green2013.as_options(green2013.parse(["--folder", str(folder)]))
+    return green2013_rows.place(options, one.corpus, one.row, one.seed)
+
+
+G = f"dev/{green2013_rows.BASELINE}"
+FEW, OTHER = {"training_sentences": 5000}, {"overrides": ["decoder.pop_limit=200"]}
+# Rows that are published, those that are done again, and what the tables have then.
+AGAIN: list[tuple[Any, Any, str, list[Any], list[Any], list[Any]]] = [
+    # The baseline has changed: what was compared with it is not any more.
+    (
+        liu2013_results.Result,
+        liu_place,
+        "table.csv",
+        [(BASELINE, 1), ("oscar", 1), ("oscar", 2), ("random_pairs", 1)],
+        [(BASELINE, 1, {"test": 35.0}), ("oscar", 3)],
+        [
+            (BASELINE, 1, {"test": 35.0}),
+            ("oscar", 1, VOID),
+            ("oscar", 2),
+            ("oscar", 3),
+            ("random_pairs", 1, VOID),
+        ],
+    ),
+    # A part of the data does not replace all of it; other options than the baseline's are none.
+    (
+        liu2013_results.Result,
+        liu_place,
+        "table.csv",
+        [(BASELINE, 1), ("oscar", 1, {"training_sentences": 18_872}), ("random_pairs", 1, OTHER)],
+        [("oscar", 1, FEW)],
+        [
+            (BASELINE, 1),
+            ("oscar", 1, {"training_sentences": 18_872}),
+            ("oscar", 1, FEW),
+            ("random_pairs", 1, {**OTHER, **VOID}),
+        ],
+    ),
+    (
+        green2013_results.Result,
+        green_place,
+        "own.csv",
+        [(G, 1), ("dev/adagrad_pt", 1), ("dev/adagrad_pt", 2)],
+        [(G, 1, {"test": 35.0})],
+        [(G, 1, {"test": 35.0}), ("dev/adagrad_pt", 1, VOID), ("dev/adagrad_pt", 2)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "at", "name", "old", "new", "expected"), AGAIN)
+def test_rows_that_are_not_done_again_stay(
+    kind: Any, at: Any, name: str, old: Any, new: Any, expected: Any, tmp_path: Path
+) -> None:
+    def results(rows: Any) -> list[Any]:
+        return [kind(**plain(row, seed, **(more[0] if more else {}))) for row, seed, *more in rows]
+
+    output = tmp_path / "published"
+    output.mkdir()
+    tables.write_csv(output / name, [Section("fisher", "", results(old))])
+    for one in results(new):
+        folder = at(tmp_path / "here", one)
+        folder.mkdir(parents=True)
+        one.save(folder)
+    of = "green2013" if name == "own.csv" else "liu2013"
+    write_again(of, tmp_path / "here", output)
+    assert read_results(output / name, kind) == results(expected)
+
+
+def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
+    kind = simianer2012_results.Result
+
+    def row(name: str, **more: object) -> simianer2012_results.Result:
+        return kind(**plain(name, method="1", **more))
+
+    output, folder = tmp_path / "published", tmp_path / "here"
+    output.mkdir()
+    both = {"1_dev_sparse": 0.01, "mira_dev_sparse": 0.02}
+    old = [
+        row("1_dev_sparse", differs={"4_train_sparse": 0.01}),
+        row("4_train_sparse", differs=both, differs_out=dict(both)),
+        row("mira_dev_sparse", differs={"4_train_sparse": 0.02}),
+    ]
+    tables.write_csv(output / "table.csv", [Section("fisher", "", old)])
+
+    def do_again(one: simianer2012_results.Result) -> list[simianer2012_results.Result]:
+        at = simianer2012_rows.place(folder, "fisher", one.row, 1)
+        at.mkdir(parents=True)
+        one.save(at)
+        simianer2012_results.write_tables(folder, output)
+        return read_results(output / "table.csv", kind)
+
+    again = row("1_dev_sparse", test=35.0, differs={})
+    # The p-value of the difference from what 1_dev_sparse was before is gone.
+    left = {"mira_dev_sparse": 0.02}
+    kept = dataclasses.replace(old[1], differs=left, differs_out=left)
+    assert do_again(again) == [again, kept, old[2]]
+    # A row that comes out as it was keeps its comparisons, and has more.
+    new = {"4_then_dev_sparse": 0.03}
+    found = do_again(dataclasses.replace(old[2], differs=new, differs_out=new))
+    assert found[2].differs == {"4_train_sparse": 0.02, **new}
+
+
+# Comparisons
+
+
+def with_options(row: str, seed: int, **changes: object) -> dict[str, object]:
+    """Return what a result of `row` has, as a command with some options would do it."""
+    own = [f"{k}={v}" for k, v in ({"decoder.pop_limit": 30} | changes).items()]
+    of_all = ["data=multi30k", "model=liu2013", *own, "data.test=null"]
+    return {"seed": seed, "overrides": [*of_all, f"seed={seed}", *ROWS[row].overrides]}
+
+
+def test_rows_are_compared_with_the_baseline_that_has_their_options(tmp_path: Path) -> None:
+    rows = {
+        ("pro_dev", 1): {},
+        # Memory does not count.
+        ("mert_dev", 1): {"decoder.keep_mb": 5},
+        ("pro_dev_id", 1): {"decoder.pop_limit": 200},
+        ("mert_dev", 2): {},
+    }
+
+    def translated(at: Path, bleu: float) -> None:
+        at.mkdir(parents=True, exist_ok=True)
+        for file in (tuned.DEVTEST, tuned.TEST):
+            (at / file).write_text(f"{bleu}\n")
+
+    def compared() -> dict[tuple[str, int], tuple[float | None, str]]:
+        compare_rows(FakeCorpus(), tmp_path)  # type: ignore[arg-type]
+        found = {key: Result.load(place(tmp_path, *key)) for key in rows}
+        return {key: (one.p_test, one.significance) for key, one in found.items() if one}
+
+    for (key, seed), more in rows.items():
+        at = place(tmp_path, key, seed)
+        result(key, **with_options(key, seed, **more)).save(at)
+        translated(at, 0.25 if key == "pro_dev" else 0.75)
+    nothing = (None, "not compared")
+    expected = [(0.5, "randomization"), nothing, nothing]
+    assert list(compared().values())[1:] == expected
+    # With a baseline, there is something to compare; it stays when that is gone.
+    at = place(tmp_path, "pro_dev", 2)
+    result("pro_dev", **with_options("pro_dev", 2)).save(at)
+    translated(at, 0.5)
+    assert compared()["mert_dev", 2] == (0.25, "randomization")
+    (at / tables.RESULT).unlink()
+    assert compared()["mert_dev", 2] == (0.25, "randomization")
+    # Nothing is computed again without need; another baseline is one, and needs translations.
+    mert = place(tmp_path, "mert_dev", 1)
+    translated(mert, 0.25)
+    assert compared()["mert_dev", 1] == (0.5, "randomization")
+    again = with_options("pro_dev", 1) | {"test": 1.0}
+    result("pro_dev", **again).save(place(tmp_path, "pro_dev", 1))
+    assert compared()["mert_dev", 1] == (0.0, "randomization")
+    result("pro_dev", **again | {"test": 2.0}).save(place(tmp_path, "pro_dev", 1))
+    (mert / tuned.TEST).unlink()
+    assert compared()["mert_dev", 1] == (None, "not computed again")
+
+
+def test_both_rows_have_the_same_p_when_one_is_done_again(tmp_path: Path) -> None:
+    corpus, sets = FakeCorpus(), ("test", domains.OUT)
+    keys = ("2_train_sparse", "3_train_sparse", "4_train_sparse")
+    places = {key: simianer2012_rows.place(tmp_path, "fisher", key, 1) for key in keys}
+
+    def do(key: str, bleu: float) -> None:
+        places[key].mkdir(parents=True, exist_ok=True)
+        for one in sets:
+            (places[key] / f"{one}.translations.txt").write_text(f"{bleu}\n")
+        one = simianer2012_results.Result(**plain(key, test=bleu))
+        one.save(places[key])
+
+    def compared(key: str) -> dict[str, float]:
+        simianer2012_results.compare_rows(corpus, tmp_path, "fisher")  # type: ignore[arg-type]
+        found = simianer2012_results.Result.load(places[key])
+        assert found is not None and found.differs == found.differs_out
+        return found.differs
+
+    for key, bleu in zip(keys, (0.0, 1.0, 2.0), strict=True):
+        do(key, bleu)
+    assert compared(keys[1]) == {keys[0]: 1.0, keys[2]: 1.0}
+    do(keys[0], 0.5)
+    assert compared(keys[1]) == {keys[0]: 0.5, keys[2]: 1.0}
+    assert compared(keys[0]) == {keys[1]: 0.5, keys[2]: 1.5}
+    assert compared(keys[2]) == {keys[0]: 1.5, keys[1]: 1.0}
+    # Without the translations of the other one there is no p of it any more.
+    for one in sets:
+        (places[keys[2]] / f"{one}.translations.txt").unlink()
+    do(keys[0], 0.0)
+    assert compared(keys[2]) == {keys[1]: 1.0}
+    assert compared(keys[0]) == {keys[1]: 1.0}
+
+
+def test_the_test_of_rows(tmp_path: Path) -> None:
+    """The reproduction's p-values are those of the package."""
+
+    class Example(tuned.Corpus):
+        def __init__(self) -> None:
+            self._sets = {"test": Sentences.of([["x"]] * 2, [[["a", "b"]], [["c", "d", "e"]]])}
+
+    # Case is ignored, so one of two sentences differs: no arrangement differs more, or less.
+    (tmp_path / "one").write_text("A b\nc d e\n")
+    (tmp_path / "two").write_text("a b\nc d x\n")
+    assert Example().p_value("test", tmp_path / "one", tmp_path / "two") == 1
+
+
+def test_groups_without_a_weight_are_not_active(tmp_path: Path) -> None:
+    """Their features are in the file of groups, and not in that of weights."""
+    weights = Weights(["dense"])
+    weights.set(["dense", "a"], [0.5, 0.25])
+    names, values = Vocabulary(["dense", "a", "b"]), np.array([0.5, 0.25, 0.0])
+    save_groups(tmp_path / tuned.GROUPS, FeatureGroups.of(np.array([-1, 0, 1]), 1), values, names)
+
+    class Nothing(tuned.Corpus):
+        def __init__(self) -> None:
+            self._sets = {"test": Sentences.of([], [])}
+
+        def _system(self, *_: object) -> tuple[object, Weights]:
+            return SimpleNamespace(features=weights.features), weights
+
+    found = Nothing().test([], tmp_path, tmp_path / tuned.TEST)
+    assert found == tuned.Features(active=2, reused=0, atomic=2)
+
+
+# Pictures
+
+
+def test_a_picture_of_the_chance_in_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_groups = {"overrides": ["data=multi30k", "data.test=null", "tuner=grouping"]}
+    diagnosis = {"diagnosis/overlap_features": [0.1], "diagnosis/fired_last": [None, 0.9]}
+    row = tmp_path / "multi30k" / "oscar"
+    result("oscar", **of_groups, diagnosis=diagnosis).save(row)
+    picture = tmp_path / "out" / "chance-in-groups.png"
+    write_tables(tmp_path, picture.parent)
+    for path in (picture, picture.with_name("bleu-by-features.png")):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    # On another machine, what the table says is drawn, too.
+    (row / tables.RESULT).unlink()
+    result("random_pairs", **of_groups, diagnosis=diagnosis).save(row.with_name("random_pairs"))
+    drawn: list[dict[str, list[Diagnosis]]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(liu2013_results, "plot_diagnosis", lambda _, found: drawn.append(found))
+        write_tables(tmp_path, picture.parent)
+    (shown,) = drawn
+    assert list(shown.values()) == [[diagnosis]] * 2
+    assert capsys.readouterr().out == ""
+    # A table that does not say what its picture shows leaves it as it is.
+    table = picture.with_name("table.csv")
+    rows = [dataclasses.replace(one, diagnosis={}) for one in read_results(table, Result)]
+    tables.write_csv(table, [Section("multi30k", "", rows)])
+    picture.write_bytes(b"as it was")
+    write_tables(tmp_path, picture.parent)
+    assert picture.read_bytes() == b"as it was"
+    assert f"{picture} stays as it was" in capsys.readouterr().out
+
+
+def test_the_picture_has_numbers_at_their_iterations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an iteration without groups, and where nothing is said of the last steps."""
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setattr(plt, "close", lambda figure: None)
+    lines: list[dict[str, float]] = [{"step": 0, "bleu/dev": 30.0}]
+    for iteration in range(1, 5):
+        said = {"diagnosis/overlap_features": 0.1 * iteration} if iteration != 3 else {}
+        lines += [{"step": 300 * iteration - 100, **said}]
+        lines += [{"step": 300 * iteration, "bleu/dev": 31.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    mixed = read_diagnosis(tmp_path)
+    assert mixed == {"diagnosis/overlap_features": [0.1, 0.2, None, 0.4]}
+    assert read_diagnosis(tmp_path / "elsewhere") == {}
+    online: Diagnosis = {tag: [None, 0.5] for tag in TAGS}
+    plot_diagnosis(tmp_path / "picture.png", {"mix": [mixed], "online": [online, online]})
+    overlap, last = plt.gcf().axes
+    assert [line.get_xdata().tolist() for line in overlap.lines] == [[1, 2, 3, 4], [1, 2], [1, 2]]
+    np.testing.assert_array_equal(overlap.lines[0].get_ydata(), [0.1, 0.2, np.nan, 0.4])
+    assert [text.get_text() for text in overlap.get_legend().get_texts()] == ["mix", "online"]
+    assert [text.get_text() for text in last.get_legend().get_texts()] == ["online"]
+    assert len(last.lines) == 2
+    monkeypatch.undo()
+    plt.close("all")
