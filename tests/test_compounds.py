@@ -59,29 +59,20 @@ def test_the_split_has_the_largest_mean(counts: dict[str, int], word: str) -> No
 def test_examples() -> None:
     """Koehn and Knight's: a compound is split where its parts are the more frequent words."""
     splitter = CompoundSplitter("de", COUNTS)
-    assert splitter.parts("aktionsplan") == ["aktion", "plan"]
-    assert splitter.parts("freitag") == ["freitag"]
-    assert splitter.parts("freitagsplan") == ["freitag", "plan"]
-    assert splitter.parts("tagesplan") == ["tage", "plan"]
-    assert splitter.parts("aktionstage") == ["aktion", "tage"]
+    for word, parts in {
+        "aktionsplan": "aktion plan",
+        "freitag": "freitag",
+        "freitagsplan": "freitag plan",
+        "tagesplan": "tage plan",
+        "aktionstage": "aktion tage",
+    }.items():
+        assert splitter.parts(word) == parts.split()
     # No parts of fewer letters, no words with digits, none that nothing of is known.
-    assert splitter.split(["planxyz", "plan2plan", "unbekannt", "plan", "tageplan"]) == [
-        "planxyz",
-        "plan2plan",
-        "unbekannt",
-        "plan",
-        "tage",
-        "plan",
-    ]
-
-
-def test_case() -> None:
+    words = "planxyz plan2plan unbekannt plan tageplan".split()
+    assert splitter.split(words) == [*words[:4], "tage", "plan"]
     splitter = CompoundSplitter("de", {"Plan": 9, "plan": 1, "Aktion": 3, "der": 100})
-    assert splitter.split(["Aktionsplan", "AKTIONSPLAN", "Plan", "plan"]) == [
-        *["Aktion", "Plan"] * 2,
-        "Plan",
-        "plan",
-    ]
+    words = ["Aktionsplan", "AKTIONSPLAN", "Plan", "plan"]
+    assert splitter.split(words) == ["Aktion", "Plan", "Aktion", "Plan", "Plan", "plan"]
 
 
 def test_counts_are_kept_in_a_file(tmp_path: Path) -> None:
@@ -105,19 +96,14 @@ def test_a_dataset_splits_its_source(tmp_path: Path) -> None:
         "dev.en": "aktionsplan\n",
     }.items():
         (tmp_path / name).write_text(lines)
-    options: dict[str, Any] = {
-        "name": "x",
-        "source_language": "de",
-        "target_language": "en",
-        "folders": str(tmp_path),
-    }
-    dataset = Dataset(**options, lowercase=True, test=None, split_compounds="de")
+    options: dict[str, Any] = {"lowercase": True, "test": None, "split_compounds": "de"}
+    dataset = Dataset("x", "de", "en", str(tmp_path), **options)
     dev = dataset.require("dev")
     assert dev.source == [["der", "aktion", "plan"]]
     assert dev.references == [[["aktionsplan"]]]
     assert dataset.description() == "de-en lowercase split_compounds=de"
     with pytest.raises(InputError, match=r"data\.train is null; name its files"):
-        Dataset(**options, train=None, split_compounds="de").require("dev")
+        Dataset("x", "de", "en", str(tmp_path), train=None, **options).require("dev")
 
 
 def test_translate_splits_as_the_run_did(place: Path, run: Run) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
-import operator
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import Outcome, Run, example_source, example_target, run_command, train
+from omegaconf import OmegaConf
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.snapshot import FrozenWeights
@@ -43,10 +42,9 @@ def change(folder: Path, option: str, value: object) -> None:
     """Let a run's folder say that it was given another value of an option."""
     record, config = folder / ".hydra" / "overrides.yaml", folder / "config.yaml"
     record.write_text(yaml.safe_dump([*yaml.safe_load(record.read_text()), f"{option}={value}"]))
-    values = yaml.safe_load(config.read_text())
-    *groups, name = option.split(".")
-    functools.reduce(operator.getitem, groups, values)[name] = value
-    config.write_text(yaml.safe_dump(values))
+    values = OmegaConf.load(config)
+    OmegaConf.update(values, option, value)
+    OmegaConf.save(values, config)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +61,9 @@ def change(folder: Path, option: str, value: object) -> None:
 def test_a_sentence_that_is_too_long_is_named(
     run: Run, short: Path, tmp_path: Path, arguments: list[str]
 ) -> None:
-    lines = read_lines(EXAMPLE / "test.de")[:4]
+    first, second = read_lines(EXAMPLE / "test.de")[:2]
     # Empty lines are left out, and counted.
-    source = [lines[0], "", lines[1], "a " * 21, "a " * 20]
+    source = [first, "", second, "a " * 21, "a " * 20]
     (tmp_path / "new.de").write_text("".join(f"{line}\n" for line in source))
     (tmp_path / "new.en").write_text("x\n" * len(source))
     files = [f"data.test=[{tmp_path / 'new.de'},{tmp_path / 'new.en'}]", "data.empty=skip"]
@@ -75,21 +73,11 @@ def test_a_sentence_that_is_too_long_is_named(
     given = [*analysis, *systems, "data=example", *files, *options[len(analysis) :]]
     outcome = run_command(command, *given, folder=run.place)
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.splitlines()[-1] == (
-        f"error: {tmp_path / 'new.de'}:4: has 21 words, and at most 20 are decoded with "
-        f"{short / 'weights.txt.gz'}; split the sentence, or tune with decoder.max_words=21 or more"
-    )
-
-
-def test_only_sentences_that_are_decoded_may_not_be_too_long(
-    run: Run, short: Path, tmp_path: Path
-) -> None:
-    lines = read_lines(EXAMPLE / "test.de")[:1]
-    (tmp_path / "new.de").write_text(f"{lines[0]}\n{'a ' * 21}\n")
-    (tmp_path / "new.en").write_text("x\nx\n")
-    data = ["data=example", f"data.test=[{tmp_path / 'new.de'},{tmp_path / 'new.en'}]"]
-    given = ["explain", short, run.folder, *data, "sentence=1"]
-    run_command("analyse", *given, folder=run.place).check()
+    said = f"{tmp_path / 'new.de'}:4: has 21 words, and at most 20 are decoded with {short}/weights"
+    assert said in outcome.err.splitlines()[-1]
+    # Those that are not decoded may be.
+    if "explain" in options:
+        run_command(command, *given, "sentence=1", folder=run.place).check()
 
 
 # Sentences of the bitext
@@ -193,11 +181,7 @@ def test_a_bitext_that_is_no_longer_that_of_the_model(on_train: Run) -> None:
         outcome = run_command("compare", *given, folder=on_train.place)
     finally:
         path.write_text(before)
-    assert outcome.code == 1
-    assert outcome.err.splitlines()[-1] == (
-        "error: outputs/models/example: sentences of train cannot be left out of the model: it was "
-        "built from another bitext; put back the text that it was built from, or tune anew"
-    )
+    assert outcome.code == 1 and "it was built from another bitext; put back" in outcome.err
 
 
 def test_a_model_without_folds_says_that_it_has_seen_the_sentences(
@@ -219,16 +203,14 @@ def test_places_in_the_bitext() -> None:
     assert train.places_in(bitext) == {0: 0, 3: 2}
 
 
-def test_what_a_run_names_is_found_from_where_it_was_started(run: Run, tmp_path: Path) -> None:
+def test_a_run_is_used_from_anywhere_and_translating_builds_nothing(
+    run: Run, tmp_path: Path
+) -> None:
     text = f"input={EXAMPLE / 'test.de'}"
     found = run_command("translate", f"weights={run.weights}", text, folder=tmp_path).check()
     assert found.out == (run.folder / "test.translations.txt").read_text("utf-8")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_translating_does_not_build_the_model_of_a_run(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "alone")
-    text = f"input={EXAMPLE / 'test.de'}"
     found = run_command("translate", "weights=alone/weights.txt.gz", text, folder=tmp_path)
     assert found.code == 1 and "build it with build_model" in found.err
     assert [path.name for path in tmp_path.iterdir()] == ["alone"]

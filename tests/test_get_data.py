@@ -47,27 +47,22 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["get-data"]) == 0
     output = " ".join(capsys.readouterr().out.split())
     for name, corpus in CORPORA.items():
-        for said in (f"{name}: {corpus.title}", corpus.homepage, corpus.licence):
-            assert said in output
-        assert all(address in output for address in addresses(corpus))
+        said = [f"{name}: {corpus.title}", corpus.homepage, corpus.licence, *addresses(corpus)]
+        assert all(text in output for text in said)
 
 
 def test_raw_text_is_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    address = mirror(RAW, tmp_path / "raw", "Ein Haus in {part}.\nEin „Hund“.\n")
-    for german, english in (piece for part in RAW.parts for piece in part.pieces):
-        assert (tmp_path / "raw" / german).is_file()
-        put(tmp_path / "raw" / english, 'A house.\nA "dog".\n')
+    address = mirror(RAW, tmp_path / "raw", 'A house in {part}.\nA „dog".\n')
     assert main(["get-data", "multi30k-raw", "--base-url", address]) == 0
     folder = tmp_path / "data" / "multi30k-raw-de-en"
     corpus = read(folder, "train", "de")
-    assert [" ".join(words) for words in corpus.source] == [
-        "ein haus in train .",
-        "ein &quot; hund &quot; .",
-    ]
-    assert corpus.targets[1] == ["a", "&quot;", "dog", ".", "&quot;"]
+    quoted = ["a", "&quot;", "dog", "&quot;", "."]
+    assert corpus.source == [["a", "house", "in", "train", "."], quoted]
+    # In English, a full stop goes behind a quotation mark.
+    assert corpus.targets[1] == [*quoted[:3], ".", "&quot;"]
     packed = [f"train.{language}.gz" for language in ("de", "en")]
     names = {f"{part}.{language}" for part in PARTS[1:] for language in ("de", "en")}
     assert {path.name for path in folder.iterdir()} == {*packed, *names}
@@ -120,8 +115,6 @@ def test_what_is_not_there_or_does_not_fit(tmp_path: Path) -> None:
 
 def test_wrong_content(tmp_path: Path) -> None:
     address, out = mirror(CORPORA["multi30k"], tmp_path / "tok", "else\n"), tmp_path / "out"
-    with pytest.raises(InputError, match=r"train\.de\.gz: would have the sha256 .* should"):
-        fetched(CORPORA["multi30k"], out, address, check=True)
     arguments = ["get-data", "multi30k", "--base-url", address, "--folder", str(out)]
     assert main(arguments) == 1
     assert not out.exists()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-
 import numpy as np
 import pytest
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.grammar import (
     extract_grammar,
     load_grammar,
@@ -34,15 +33,8 @@ def assert_same(first, second):
         assert (ids == second.source_words.lookup(words)).all()
         for train_index in (-1, i):
             pair = [g.sentence_grammar(ids, 10, train_index) for g in (first, second)]
-            for name in (
-                "child_begin",
-                "child_symbol",
-                "child_node",
-                "rule_begin",
-                "rule",
-                "dense",
-            ):
-                assert np.array_equal(getattr(pair[0], name), getattr(pair[1], name)), name
+            for one, other in zip(*pair, strict=True):
+                assert np.array_equal(one, other)
             for r in pair[0].rule:
                 assert first.rule_text(r) == second.rule_text(r)
 
@@ -58,11 +50,9 @@ def test_what_is_saved_is_loaded(grammar, tmp_path):
     assert save_grammar(path, loaded) == digest
     assert_same(load_grammar(path), loaded)
     assert [file.name for file in path.parent.iterdir()] == ["grammar"]
-
-
-def test_an_empty_grammar_is_saved_too(tmp_path):
-    save_grammar(tmp_path / "grammar", extract_grammar([[]], [[]], [[]]))
-    assert len(load_grammar(tmp_path / "grammar")) == 0
+    save_grammar(path, extract_grammar([[]], [[]], [[]]))
+    assert_same(grammar, loaded)
+    assert len(load_grammar(path)) == 0
 
 
 CURE = "remove the model's folder and build it again"
@@ -114,34 +104,21 @@ IMPOSSIBLE = {
 }
 
 
-def test_a_grammar_of_an_earlier_version_has_no_alignments(grammar, tmp_path):
-    assert grammar.links(0)
-    for name in ("rule_alignment", "point_begin", "point"):
-        del grammar.arrays[name]
+def test_a_grammar_of_an_earlier_version(grammar, tmp_path):
+    """It has no alignments; how many sentences a rule is of is counted."""
+    counted, arrays = grammar.with_rule_counts(), grammar.arrays
+    own = [set(part) for part in np.split(arrays["own_rule"], arrays["own_begin"][1:-1])]
+    sentences = [sum(r in part for part in own) for r in range(len(grammar))]
+    assert arrays["rule_sentences"].tolist() == sentences and grammar.links(0)
+    for name in ("rule_sentences", "rule_alignment", "point_begin", "point"):
+        del arrays[name]
     save_grammar(tmp_path / "grammar", grammar)
     loaded = load_grammar(tmp_path / "grammar")
     assert loaded.links(0) is None
     assert_same(loaded, grammar)
-
-
-def test_a_grammar_of_an_earlier_version_counts_sentences(grammar, tmp_path):
-    counted = grammar.with_rule_counts()
-    expected = [
-        len({i for i in range(4) if r in own_rules(grammar, i)}) for r in range(len(grammar))
-    ]
-    assert grammar.arrays["rule_sentences"].tolist() == expected
-    del grammar.arrays["rule_sentences"]
-    save_grammar(tmp_path / "grammar", grammar)
-    loaded = load_grammar(tmp_path / "grammar").with_rule_counts()
     for i, words in enumerate(SOURCES):
-        ids = loaded.source_words.lookup(words)
-        pair = [g.sentence_grammar(ids, 10, i).dense for g in (counted, loaded)]
-        assert np.array_equal(*pair)
-
-
-def own_rules(grammar, i):
-    begin, end = grammar.arrays["own_begin"][i : i + 2]
-    return grammar.arrays["own_rule"][begin:end].tolist()
+        ids, both = loaded.source_words.lookup(words), (counted, loaded.with_rule_counts())
+        assert np.array_equal(*(g.sentence_grammar(ids, 10, i).dense for g in both))
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
@@ -157,13 +134,11 @@ def test_impossible_grammars(grammar, tmp_path, name):
 
 def test_what_is_no_grammar_is_not_overwritten(grammar, tmp_path):
     (tmp_path / "thesis.txt").write_text("important")
-    with pytest.raises(InputError, match="exists and is no grammar"):
-        save_grammar(tmp_path, grammar)
-    with pytest.raises(InputError, match="exists and is no grammar"):
-        save_grammar(tmp_path / "thesis.txt", grammar)
-    with pytest.raises(InputError, match="cannot be written"):
-        save_grammar(tmp_path / "thesis.txt" / "grammar", grammar)
+    for path in (tmp_path, tmp_path / "thesis.txt", tmp_path / "thesis.txt" / "grammar"):
+        with pytest.raises(InputError, match="exists and is no grammar|cannot be written"):
+            save_grammar(path, grammar)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert (tmp_path / "thesis.txt").read_text() == "important"
 
 
 @pytest.mark.parametrize("name", ["alignment", "alignment.gz"])
@@ -189,9 +164,6 @@ def test_bad_alignment_files(tmp_path):
         with pytest.raises(InputError, match=message) as caught:
             read_alignments(path, SOURCES, TARGETS)
         assert (caught.value.path, caught.value.line) == (path, line)
-    path.write_text("0-0\n" * 4)
-    with pytest.raises(InputError, match="has 4 lines, and the bitext 3 pairs"):
-        read_alignments(path, SOURCES, TARGETS[:3])
 
 
 @pytest.mark.parametrize("lines", range(3, 9))
@@ -227,25 +199,14 @@ def test_the_aligner_finds_what_is_plain_and_the_same_again(model):
     assert all(np.array_equal(a, b) for a, b in zip(links, again, strict=True))
 
 
-def test_bad_arguments_of_the_aligner():
-    with pytest.raises(InputError, match="1 source and 0 target sentences"):
-        align([["a"]], [])
-    with pytest.raises(ValueError, match="model must be"):
-        align([], [], model="giza")
-    with pytest.raises(ValueError, match="iterations must be"):
-        align([], [], iterations=0)
-
-
 def test_the_aligner_agrees_with_fast_align(shared):
     """On the first sentences; fast_align itself saw all of them, and one run differs a little."""
     folder = shared / "data" / "multi30k-de-en"
-    sides = []
-    for language in ("de", "en"):
-        with gzip.open(folder / f"train.{language}.gz", "rt", encoding="utf-8") as file:
-            sides.append([line.split() for line in file][:3000])
+    texts = [read_lines(folder / f"train.{language}.gz")[:3000] for language in ("de", "en")]
     path = shared / "oracles" / "cdec" / "train.grow-diag-final-and.gz"
-    oracle = [{(s, t) for s, t in links.tolist()} for links in read_alignments(path)[:3000]]
-    found = [{(s, t) for s, t in links.tolist()} for links in align(*sides)]
-    common = sum(len(a & b) for a, b in zip(oracle, found, strict=True))
-    agreement = 2 * common / sum(len(a) + len(b) for a, b in zip(oracle, found, strict=True))
-    assert agreement > 0.85
+    both = (
+        [set(map(tuple, links.tolist())) for links in some]
+        for some in (read_alignments(path)[:3000], align(*[[t.split() for t in s] for s in texts]))
+    )
+    pairs = list(zip(*both, strict=True))
+    assert 2 * sum(len(a & b) for a, b in pairs) / sum(len(a) + len(b) for a, b in pairs) > 0.85

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import logging
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
+from test_grammar_extraction import sentence_rules
 
 from torchtune_smt.core.archive import cache_path
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId
@@ -43,8 +46,13 @@ def rules(grammar: FileGrammar) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def write(folder: Path, text: str | bytes, name: str = "grammar") -> Path:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return written(folder / name, text)
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    data = text.encode() if isinstance(text, str) else text
+    packed = path.suffix == ".gz" and isinstance(text, str)
+    path.write_bytes(gzip.compress(data) if packed else data)
     return path
 
 
@@ -64,6 +72,12 @@ def test_cdec(tmp_path):
     assert rules(grammar) == CDEC_RULES
     packed = write(tmp_path, gzip.compress(CDEC.replace(" ", "\t").encode()), "grammar.gz")
     assert rules(read_grammar(packed)) == CDEC_RULES
+    for name in ("copy", "copy.gz"):
+        write_grammar(tmp_path / name, grammar)
+        assert rules(read_grammar(tmp_path / name)) == CDEC_RULES
+    text = "[X] ||| [X] a [X] ||| [2] b [1] ||| F=1\n[X] ||| a [X] ||| [1] b ||| F=2\n"
+    found = rules(read_grammar(write(tmp_path, text)))
+    assert found == {("[1] a [2]", "[2] b [1]"): {"F": 1.0}, ("a [1]", "[1] b"): {"F": 2.0}}
 
 
 def test_rules_of_one_source_side_are_consecutive_in_the_given_or_the_wanted_order(tmp_path):
@@ -76,8 +90,6 @@ def test_rules_of_one_source_side_are_consecutive_in_the_given_or_the_wanted_ord
     assert local.rule.tolist() == [0, 1]
     with pytest.raises(InputError, match="rank_by: no feature 'G' among F"):
         read_grammar(write(tmp_path, text), rank_by="G")
-    with pytest.raises(ValueError, match="holds no counts"):
-        grammar.sentence_grammar(np.array([0], np.int32), 10, 0)
 
 
 def test_values_with_semicolons(tmp_path):
@@ -109,31 +121,17 @@ def test_moses(tmp_path):
 house [X] ||| maison [X] ||| 1 1 1 1
 the [X] ||| [X] ||| 0.25 1 1 1 |||
 """
-    found = rules(read_grammar(write(tmp_path, text)))
-    names = ["FgivenE", "LexFgivenE", "EgivenF", "LexEgivenF"]
-    assert set(found) == {
-        ("[1] do not [2]", "[1] n' ai pas [2]"),
-        ("[1] of [2]", "[2] 's [1]"),
-        ("house", "maison"),
-        ("the", ""),
-    }
-    values = found["[1] do not [2]", "[1] n' ai pas [2]"]
+    grammar = read_grammar(write(tmp_path, text))
+    found = rules(grammar)
+    first, second = ("[1] do not [2]", "[1] n' ai pas [2]"), ("[1] of [2]", "[2] 's [1]")
+    assert set(found) == {first, second, ("house", "maison"), ("the", "")}
     expected = {"FgivenE": -1.0, "LexFgivenE": math.log10(0.9), "LexEgivenF": -5.0}
-    assert values == pytest.approx(expected)
-    assert list(read_grammar(write(tmp_path, text)).dense_names) == names
+    assert found[first] == pytest.approx(expected)
+    assert grammar.dense_names == ["FgivenE", "LexFgivenE", "EgivenF", "LexEgivenF"]
     # As in Moses, the natural logarithm of 0 is -100.
-    assert found["[1] of [2]", "[2] 's [1]"]["LexEgivenF"] == pytest.approx(-100 / math.log(10))
+    assert found[second]["LexEgivenF"] == pytest.approx(-100 / math.log(10))
     five = read_grammar(write(tmp_path, "a [X] ||| b [X] ||| 1 1 1 1 2.718 ||| 0-0\n"))
     assert five.dense_names == [f"PhraseModel_{i}" for i in range(5)]
-
-
-def test_duplicates_are_dropped_counted_and_reported(tmp_path, caplog):
-    lines = ["a ||| x ||| F=1", "b ||| x ||| F=2", "a ||| x ||| F=3", "a ||| y ||| F=4"]
-    with caplog.at_level(logging.WARNING):
-        grammar = read_grammar(write(tmp_path, "".join(f"[X] ||| {line}\n" for line in lines)))
-    assert rules(grammar)["a", "x"] == {"F": 1.0}
-    assert (len(grammar), grammar.n_duplicates) == (3, 1)
-    assert "1 rules occur again" in caplog.text
 
 
 def test_a_grammar_is_read_from_its_copy_as_from_its_text(tmp_path, caplog):
@@ -169,12 +167,10 @@ def test_a_grammar_is_read_from_its_copy_as_from_its_text(tmp_path, caplog):
     assert len(said) == 4
     assert all("1 rules occur again" in message for message in said)
     # Damaged, of another text, or read in another format: it is made anew.
-    copy.write_bytes(whole[:-9])
-    read()
-    assert copy.read_bytes() == whole
-    copy.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
-    read()
-    assert copy.read_bytes() == whole
+    for damaged in (whole[:-9], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]):
+        copy.write_bytes(damaged)
+        read()
+        assert copy.read_bytes() == whole
     read(rank_by="Lex")
     assert copy.read_bytes() == whole
     read(format="joshua")
@@ -187,12 +183,6 @@ def test_a_grammar_is_read_from_its_copy_as_from_its_text(tmp_path, caplog):
     COPY.write(copy, stored.content, stored.arrays)
     changed = read_grammar(path, cache=True).dense - read_grammar(path).dense
     assert changed[0].all() and not changed[1:].any()
-
-
-def test_gaps_of_cdec_without_numbers(tmp_path):
-    text = "[X] ||| [X] a [X] ||| [2] b [1] ||| F=1\n[X] ||| a [X] ||| [1] b ||| F=2\n"
-    found = rules(read_grammar(write(tmp_path, text)))
-    assert found == {("[1] a [2]", "[2] b [1]"): {"F": 1.0}, ("a [1]", "[1] b"): {"F": 2.0}}
 
 
 # Phrase tables
@@ -211,12 +201,6 @@ nun ||| ||| 0.2 0.2 0.6 0.2 0.6 0.2
 """
 TYPE = "wbe-msd-bidirectional-fe-allff"
 ARPA = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <s>\n-1 </s>\n-2 <unk>\n\n\\end\\\n"
-
-
-def written(path: Path, text: str) -> Path:
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
 
 
 def entries(table) -> dict[tuple[str, str], list[float]]:
@@ -268,49 +252,36 @@ def test_repeated_source_sides_have_one_kind_of_scores(tmp_path, more):
     lines = "a ||| 0.5 0.25\nb ||| 0.1 0.2\n" + more + "a ||| 0.5 0.25\n"
     options = {"reordering_type": "monotonicity-backward-f"}
     found = entries(read_phrase_table(path, reordering=written(tmp_path / "r", lines), **options))
-    for target in ("x", "z"):
-        assert found["a", target][1:] == pytest.approx(np.log([0.5, 0.25]))
+    for source, target in ("ax", "az", "by"):
+        expected = [0.5, 0.25] if source == "a" else [0.1, 0.2]
+        assert found[source, target][1:] == pytest.approx(np.log(expected))
     other = written(tmp_path / "r", lines[:-3] + "75\n")
     line = other.read_text().count("\n")
     with pytest.raises(InputError, match=f"r:{line}: .*other scores than line 1"):
         read_phrase_table(path, reordering=other, **options)
 
 
-def test_reordering_scores_of_source_sides(tmp_path):
-    path = written(tmp_path / "table", PHRASES)
-    lines = ["ein haus ||| 0.5 0.5", "ein ||| 0.25 0.75", "nun ||| 1 1"]
-    other = written(tmp_path / "reordering", "\n".join(lines))
-    table = read_phrase_table(path, reordering=other, reordering_type="monotonicity-backward-f")
-    for target in ("a", "one"):
-        assert entries(table)["ein", target][4:] == pytest.approx(np.log([0.25, 0.75]))
-
-
-def test_pairs_that_occur_again_are_dropped(tmp_path, caplog):
-    path = written(tmp_path / "table", PHRASES + "ein ||| a ||| 1 1 1 1\n")
-    with caplog.at_level(logging.WARNING):
-        table = read_phrase_table(path)
-    assert "1 phrase pairs occur again" in caplog.text
-    assert entries(table)["ein", "a"] == pytest.approx(np.log([0.5] * 4))
-
-
 def test_tables_out_of_step(tmp_path):
     path = written(tmp_path / "table", PHRASES)
     other = written(tmp_path / "reordering", "\n".join(REORDERING.splitlines()[:2]))
-    with pytest.raises(InputError) as error:
-        read_phrase_table(path, reordering=other, reordering_type=TYPE)
-    assert str(error.value).startswith(f"{path}:3: this phrase has no scores in {other}")
+    for match, options in (
+        (f"{path}:3: this phrase has no scores in {other}", {"reordering_type": TYPE}),
+        ("reordering:1: has 6 scores, and not 3", {"reordering_type": "msd-backward-fe"}),
+        ("table:4: has no positive third count", {"reordering": None, "rule_counts": True}),
+    ):
+        with pytest.raises(InputError, match=match):
+            read_phrase_table(path, **{"reordering": other} | options)
 
 
-def test_a_reordering_table_of_another_type(tmp_path):
-    path = written(tmp_path / "table", PHRASES)
-    other = written(tmp_path / "reordering", REORDERING)
-    with pytest.raises(InputError, match=r"reordering:1: has 6 scores, and not 3, as its settings"):
-        read_phrase_table(path, reordering=other, reordering_type="msd-backward-fe")
-
-
-def test_no_counts(tmp_path):
-    with pytest.raises(InputError, match=r"table:4: has no positive third count"):
-        read_phrase_table(written(tmp_path / "table", PHRASES), rule_counts=True)
+def test_what_occurs_again_is_dropped_counted_and_reported(tmp_path, caplog):
+    lines = ["a ||| x ||| F=1", "b ||| x ||| F=2", "a ||| x ||| F=3", "a ||| y ||| F=4"]
+    with caplog.at_level(logging.WARNING):
+        grammar = read_grammar(write(tmp_path, "".join(f"[X] ||| {line}\n" for line in lines)))
+        table = read_phrase_table(write(tmp_path, PHRASES + "ein ||| a ||| 1 1 1 1\n"))
+    assert rules(grammar)["a", "x"] == {"F": 1.0}
+    assert (len(grammar), grammar.n_duplicates) == (3, 1)
+    assert entries(table)["ein", "a"] == pytest.approx(np.log([0.5] * 4))
+    assert "1 rules occur again" in caplog.text and "1 phrase pairs occur again" in caplog.text
 
 
 def test_min_count_without_counts(tmp_path):
@@ -318,13 +289,8 @@ def test_min_count_without_counts(tmp_path):
     path, arpa = written(tmp_path / "table", PHRASES), written(tmp_path / "lm.arpa", ARPA)
     model = Model(read_phrase_table(path), NgramModel.load(arpa, may_write=False))
     PhraseDecoder(model, templates=[RuleId()])
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=f"{path}:4: has no positive third count .* min_count"):
         PhraseDecoder(model, templates=[RuleId(min_count=2)])
-    assert str(error.value) == (
-        f"{path}:4: has no positive third count behind the alignment, and min_count of a template "
-        "needs it; take a table with the counts of all phrase pairs, as train-model.perl writes "
-        "it, or leave that option out"
-    )
     whole = written(tmp_path / "table", PHRASES.replace("1 1 1 1\n", "1 1 1 1 ||| ||| 1 1 1\n"))
     model = Model(read_phrase_table(whole), model.language_model)
     PhraseDecoder(model, templates=[RuleId(min_count=2)])
@@ -341,28 +307,23 @@ def test_binary_tables_are_refused_by_name(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "scores", "orientations", "hierarchical"),
+    ("name", "expected"),
     [
-        ("wbe-msd-bidirectional-fe-allff", 6, 3, False),
-        ("msd-bidirectional-fe", 6, 3, False),
-        ("hier-mslr-bidirectional-fe-allff", 8, 4, True),
-        ("phrase-monotonicity-backward-f", 2, 2, False),
-        ("leftright-forward-fe", 2, 2, False),
+        ("wbe-msd-bidirectional-fe-allff", (6, 3, False)),
+        ("msd-bidirectional-fe", (6, 3, False)),
+        ("hier-mslr-bidirectional-fe-allff", (8, 4, True)),
+        ("phrase-monotonicity-backward-f", (2, 2, False)),
+        ("leftright-forward-fe", (2, 2, False)),
+        *(
+            (bad, None)
+            for bad in ("", "msd", "msd-bidirectional-fe-collapseff", "xyz-msd-fe", "fe")
+        ),
     ],
 )
-def test_reordering_types(name, scores, orientations, hierarchical):
-    kind = ReorderingType.parse(name)
-    assert (kind.scores, kind.orientations, kind.hierarchical) == (
-        scores,
-        orientations,
-        hierarchical,
-    )
-
-
-@pytest.mark.parametrize("name", ["", "msd", "msd-bidirectional-fe-collapseff", "xyz-msd-fe", "fe"])
-def test_bad_reordering_types(name):
-    with pytest.raises(ValueError, match=r"reordering|type"):
-        ReorderingType.parse(name)
+def test_reordering_types(name, expected):
+    with pytest.raises(ValueError, match=r"reordering|type") if expected is None else nullcontext():
+        kind = ReorderingType.parse(name)
+        assert (kind.scores, kind.orientations, kind.hierarchical) == expected
 
 
 # What is refused
@@ -372,6 +333,7 @@ GOOD = {
     "moses": "a [X] ||| b [X] ||| 1 ||| 0-0\n",
     "phrases": "",
 }
+GAPS = "[X][X] a [X][X] [X] ||| [X][X] [X][X] [X] ||| 1 ||| "
 BAD = [
     ("cdec", "[X] ||| a ||| b\n", 2, "a field is missing: .X. ... source ... target ... features"),
     ("cdec", "\n", 2, "a field is missing"),
@@ -399,18 +361,8 @@ BAD = [
     ("moses", "a [X] ||| b [X]\n", 2, "a field is missing: source .X."),
     ("moses", "[X][X] a [X] ||| b [X] ||| 1 ||| 0-0\n", 2, "different numbers"),
     ("moses", "a [X] ||| [X][X] b [X] ||| 1 ||| 0-0\n", 2, "different numbers"),
-    (
-        "moses",
-        "[X][X] a [X][X] [X] ||| [X][X] [X][X] [X] ||| 1 ||| 0-0 1-1\n",
-        2,
-        "belong together",
-    ),
-    (
-        "moses",
-        "[X][X] a [X][X] [X] ||| [X][X] [X][X] [X] ||| 1 ||| 0-0 2-0\n",
-        2,
-        "belong together",
-    ),
+    ("moses", GAPS + "0-0 1-1\n", 2, "belong together"),
+    ("moses", GAPS + "0-0 2-0\n", 2, "belong together"),
     ("moses", "[X][NP] a [X] ||| [X][NP] [X] ||| 1 ||| 0-0\n", 2, "category other than X"),
     ("moses", "a [X] ||| b [X] ||| 1 ||| 0-\n", 2, "0- is no alignment point"),
     ("moses", "a [X] ||| b [X] ||| -0.5 ||| 0-0\n", 2, "-0.5 is no probability"),
@@ -468,11 +420,6 @@ def test_invalid_utf8_is_found_in_every_piece(tmp_path):
 
 
 def test_what_is_written_is_read_back(tmp_path):
-    grammar = read_grammar(write(tmp_path, CDEC))
-    for name in ("copy", "copy.gz"):
-        write_grammar(tmp_path / name, grammar)
-        copy = read_grammar(tmp_path / name)
-        assert rules(copy) == CDEC_RULES
     sources = [f"a{i % 3} b c{i % 2}".split() for i in range(20)]
     targets = [f"x{i % 5} y z{i % 2}".split() for i in range(20)]
     extracted = extract_grammar(sources, targets, [[(0, 0), (1, 2), (2, 1)]] * 20, table_limit=2)
@@ -480,39 +427,25 @@ def test_what_is_written_is_read_back(tmp_path):
     copy = read_grammar(tmp_path / "copy")
     assert len(copy) < len(extracted)
     for words in sources:
-        first = extracted.sentence_grammar(extracted.source_words.lookup(words), 10)
-        second = copy.sentence_grammar(copy.source_words.lookup(words), 10)
-        texts = [
-            {
-                (tuple(source), tuple(target)): dict(zip(g.dense_names, values, strict=True))
-                for r, values in zip(local.rule.tolist(), local.dense.tolist(), strict=True)
-                for source, target in [g.rule_text(r)]
-            }
-            for g, local in ((extracted, first), (copy, second))
-        ]
-        assert texts[0] == texts[1]
-
-
-def test_words_that_look_like_markup_are_not_written(tmp_path):
+        first, second = (sentence_rules(grammar, words, 10) for grammar in (extracted, copy))
+        assert first == second
     grammar = extract_grammar([["[1]"]], [["b"]], [[(0, 0)]])
     with pytest.raises(InputError, match=r"the word \[1\] cannot be told from markup"):
         write_grammar(tmp_path / "grammar", grammar)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
 def test_cdec_grammar_of_a_development_set(shared, cdec_grammar):
     """Rules and values of a large file, read by two parsers."""
     grammar = cdec_grammar
     assert (len(grammar), grammar.n_duplicates) == (689_142, 0)
-    with gzip.open(shared / "oracles" / "cdec" / "grammar.dev.gz", "rt", encoding="utf-8") as file:
-        lines = file.readlines()
+    lines = read_lines(shared / "oracles" / "cdec" / "grammar.dev.gz")
     for r in range(0, len(grammar), 20):
         _, *sides, features, _ = lines[grammar.given[r]].split(" ||| ")
         assert sides == [
             " ".join(f"[X,{t[1:]}" if t in ("[1]", "[2]") else t for t in side)
             for side in grammar.rule_text(r)
         ]
-        written = (feature.split("=") for feature in features.split())
-        expected = {name: float(value) for name, value in written}
-        values = grammar.dense[r].tolist()
-        assert dict(zip(grammar.dense_names, values, strict=True)) == expected
+        pairs = (feature.split("=") for feature in features.split())
+        values = zip(grammar.dense_names, grammar.dense[r].tolist(), strict=True)
+        assert dict(values) == {name: float(value) for name, value in pairs}
