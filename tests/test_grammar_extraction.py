@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from contextlib import nullcontext
 from fractions import Fraction
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -220,6 +221,25 @@ def extracted(bitext, share=True, table_limit=1000, max_length=10, **options):
     )
 
 
+def without(bitext, *left_out):
+    """Return the bitext without some of its sentences."""
+    return tuple([one for i, one in enumerate(side) if i not in left_out] for side in bitext)
+
+
+def texts_of(grammar):
+    return [tuple(map(tuple, grammar.rule_text(rule))) for rule in range(len(grammar))]
+
+
+def rules_by_sentence(bitext, **options):
+    """For each sentence its rules, each with all the links that it has there."""
+    for source, target, links in zip(*bitext, strict=True):
+        here = defaultdict(set)
+        for rules in rules_of(source, target, sorted(set(links)), **options):
+            for rule, own in rules:
+                here[rule].add(own)
+        yield here
+
+
 def assert_close(found, expected, tolerance):
     assert set(found) == set(expected)
     for rule, values in found.items():
@@ -231,10 +251,9 @@ def assert_close(found, expected, tolerance):
 def test_extraction_is_that_of_the_definition(bitext, options, share):
     grammar = extracted(bitext, share, **options)
     expected = brute_force(*bitext, share=share, **options)
-    rules = np.arange(len(grammar))
-    texts = [tuple(map(tuple, grammar.rule_text(r))) for r in range(len(grammar))]
+    texts = texts_of(grammar)
     assert len(set(texts)) == len(texts)
-    found = dict(zip(texts, grammar.values(rules).tolist(), strict=True))
+    found = dict(zip(texts, grammar.values(np.arange(len(grammar))).tolist(), strict=True))
     assert_close(found, {rule: values for rule, (_, values) in expected.items()}, 1e-12)
     for rule, count in zip(texts, grammar.counts.rule_count, strict=True):
         assert count == pytest.approx(expected[rule][0], rel=1e-12)
@@ -246,20 +265,14 @@ def test_rules_keep_the_links_of_most_sentences(bitext, options):
     """Of a sentence that has several for a rule, one counts."""
     grammar = extracted(bitext, **options)
     seen = defaultdict(list)
-    for source, target, links in zip(*bitext, strict=True):
-        here = defaultdict(set)
-        for rules in rules_of(source, target, sorted(set(links)), **options):
-            for rule, own in rules:
-                here[rule].add(own)
+    for here in rules_by_sentence(bitext, **options):
         for rule, own in here.items():
             seen[rule].append(own)
     assert len(seen) == len(grammar)
-    for r in range(len(grammar)):
-        links = tuple(grammar.links(r))
-        alternatives = seen[tuple(map(tuple, grammar.rule_text(r)))]
-        surely = Counter(one for own in alternatives if len(own) == 1 for one in own)
-        perhaps = Counter(one for own in alternatives for one in own)
-        assert perhaps[links] >= max(surely.values(), default=1)
+    for r, text in enumerate(texts_of(grammar)):
+        surely = Counter(one for own in seen[text] if len(own) == 1 for one in own)
+        perhaps = Counter(one for own in seen[text] for one in own)
+        assert perhaps[tuple(grammar.links(r))] >= max(surely.values(), default=1)
 
 
 @settings(max_examples=100)
@@ -268,16 +281,9 @@ def test_rule_counts_are_those_without_the_sentence(bitext, options, share):
     grammar = extracted(bitext, share, **options).with_rule_counts()
     assert grammar.dense_names[-2:] == ["LogRuleCount", "UniqueRule"]
     for i in range(-1, len(bitext[0])):
-        without = tuple([*side[:i], *side[i + 1 :]] for side in bitext) if i >= 0 else bitext
-        counts = brute_force(*without, share=share, **options)
+        counts = brute_force(*without(bitext, i), share=share, **options)
         sentences = Counter(
-            rule
-            for source, target, links in zip(*without, strict=True)
-            for rule in {
-                rule
-                for rules in rules_of(source, target, sorted(set(links)), **options)
-                for rule, _ in rules
-            }
+            rule for here in rules_by_sentence(without(bitext, i), **options) for rule in here
         )
         found = sentence_rules(grammar, bitext[0][max(i, 0)], train_index=i)
         for rule, values in found.items():
@@ -286,8 +292,7 @@ def test_rule_counts_are_those_without_the_sentence(bitext, options, share):
         # What min_count goes by are sentences, also where counts are shares.
         every = np.arange(len(grammar))
         occurred = grammar.rule_counts_without(every, i) if i >= 0 else grammar.rule_counts(every)
-        texts = [tuple(map(tuple, grammar.rule_text(rule))) for rule in every.tolist()]
-        assert occurred.tolist() == [sentences[text] for text in texts]
+        assert occurred.tolist() == [sentences[text] for text in texts_of(grammar)]
 
 
 @settings(max_examples=100)
@@ -310,8 +315,7 @@ def test_sentence_grammar_is_what_matches(bitext, words, max_span, share):
 def test_leave_one_out_is_extraction_without_the_sentence(bitext, options, share, table_limit):
     grammar = extracted(bitext, share, table_limit, **options)
     for i in range(len(bitext[0])):
-        without = tuple([*side[:i], *side[i + 1 :]] for side in bitext)
-        again = extracted(without, share, table_limit, **options)
+        again = extracted(without(bitext, i), share, table_limit, **options)
         found = sentence_rules(grammar, bitext[0][i], train_index=i)
         expected = sentence_rules(again, bitext[0][i])
         # The order counts, too: it is that of the table limit.
@@ -346,21 +350,17 @@ def test_identical_pairs_are_left_out_together(bitext, share, table_limit):
     assert first.arrays["identical"].tolist() == [same[0] for same in together]
     grammar = first.leaving_out_identical()
     for i, same in enumerate(together):
-        without = tuple([one for j, one in enumerate(s) if j not in same] for s in bitext)
-        again = extracted(without, share, table_limit).with_rule_counts()
+        again = extracted(without(bitext, *same), share, table_limit).with_rule_counts()
         found = sentence_rules(grammar, bitext[0][i], train_index=i)
         assert_close(found, sentence_rules(again, bitext[0][i]), 1e-12)
-        every, texts = np.arange(len(grammar)), {}
-        for rule in range(len(again)):
-            texts[tuple(map(tuple, again.rule_text(rule)))] = again.rule_counts(np.array([rule]))[0]
-        counts = grammar.rule_counts_without(every, i)
-        expected = [texts.get(tuple(map(tuple, grammar.rule_text(r))), 0) for r in every.tolist()]
-        assert counts.tolist() == expected
+        counts = again.rule_counts(np.arange(len(again))).tolist()
+        expected = dict(zip(texts_of(again), counts, strict=True))
+        found = grammar.rule_counts_without(np.arange(len(grammar)), i)
+        assert found.tolist() == [expected.get(text, 0) for text in texts_of(grammar)]
         assert grammar.left_out_first(i) == same[0] and first.left_out_first(i) == i
     # By default they stay.
     alone = sentence_rules(first, bitext[0][0], train_index=0)
-    without = tuple(s[1:] for s in bitext)
-    again = extracted(without, share, table_limit).with_rule_counts()
+    again = extracted(without(bitext, 0), share, table_limit).with_rule_counts()
     assert_close(alone, sentence_rules(again, bitext[0][0]), 1e-12)
 
 
@@ -372,8 +372,7 @@ def test_leave_one_out_with_counts_of_many_sizes():
     bitext = tuple(list(side) for side in zip(*pairs, strict=True))
     grammar = extracted(bitext)
     for i in (0, 1, 2, 3001):
-        without = tuple([*side[:i], *side[i + 1 :]] for side in bitext)
-        expected = sentence_rules(extracted(without), bitext[0][i])
+        expected = sentence_rules(extracted(without(bitext, i)), bitext[0][i])
         assert_close(sentence_rules(grammar, bitext[0][i], train_index=i), expected, 0.0)
     # Of a sentence that occurs once nothing remains but what others have, too.
     alone = extracted(tuple(side[1:] for side in bitext))
@@ -392,50 +391,27 @@ def test_counts_do_not_depend_on_the_order_of_sums(divisors, data):
     assert exact_count(0, 1e-7) == 0.0
 
 
-def test_table_limit_keeps_the_most_frequent():
-    pairs = [("a", "u")] * 3 + [("a", "v")] * 2 + [("a", "w")] * 2 + [("b", "x")]
-    bitext = ([[s] for s, _ in pairs], [[t] for _, t in pairs], [[(0, 0)]] * len(pairs))
-    grammar = extracted(bitext, table_limit=2)
-    assert [t for _, t in sentence_rules(grammar, ["a"])] == [("u",), ("v",)]
-    # Without one of them, v is behind w; without the only sentence there is no rule.
-    assert [t for _, t in sentence_rules(grammar, ["a"], train_index=3)] == [("u",), ("w",)]
-    assert sentence_rules(grammar, ["b"], train_index=7) == {}
-
-
 def test_the_cost_of_one_span_limit_is_not_that_of_the_sentence():
     """200 words give a grammar, too, and gaps reach no further than the span limit."""
     words = [f"w{i}" for i in range(200)]
-    bitext = ([words], [words], [[(i, i) for i in range(200)]])
-    grammar = extracted(bitext)
+    grammar = extracted(([words], [words], [[(i, i) for i in range(200)]]))
     assert all(len(side) <= 3 for side, _ in sentence_rules(grammar, words, 3))
-    longest = max(
-        int(side[-1][1:]) - int(side[0][1:])
-        for side, _ in sentence_rules(grammar, words, 10)
-        if not side[0].startswith("[") and not side[-1].startswith("[")
-    )
-    assert longest == 9
-
-
-def test_an_empty_bitext_and_empty_sentences():
-    assert len(extract_grammar([], [], [])) == 0
-    grammar = extract_grammar([[], ["a"]], [["u"], []], [[], []])
-    assert len(grammar) == 0
-    assert sentence_rules(grammar, ["a"], train_index=1) == {}
+    ends = [(side[0][1:], side[-1][1:]) for side, _ in sentence_rules(grammar, words, 10)]
+    assert max(int(b) - int(a) for a, b in ends if a.isdigit() and b.isdigit()) == 9
 
 
 def test_bad_arguments():
+    assert len(extract_grammar([], [], [])) == 0
+    empty = extract_grammar([[], ["a"]], [["u"], []], [[], []])
+    assert len(empty) == 0 and sentence_rules(empty, ["a"], train_index=1) == {}
     with pytest.raises(InputError, match="2 source sentences, 1 target"):
         extract_grammar([["a"], ["b"]], [["u"]], [[]])
     with pytest.raises(InputError, match="alignment 1 has a link out of the sentence pair"):
         extract_grammar([["a"]], [["u"]], [[(0, 1)]])
-    for name, value in (("max_gaps", 3), ("max_symbols", 0), ("table_limit", 0), ("counts", "x")):
-        with pytest.raises(ValueError, match=name):
-            extract_grammar([["a"]], [["u"]], [[(0, 0)]], **{name: value})
     grammar = extract_grammar([["a"]], [["u"]], [[(0, 0)]])
-    with pytest.raises(ValueError, match="no training sentence 1"):
-        grammar.sentence_grammar(np.array([0], np.int32), 10, 1)
-    with pytest.raises(ValueError, match="training sentence 0 of the grammar has other words"):
-        grammar.sentence_grammar(np.array([-1], np.int32), 10, 0)
+    for word, index, message in ((0, 1, "no training sentence 1"), (-1, 0, "has other words")):
+        with pytest.raises(ValueError, match=message):
+            grammar.sentence_grammar(np.array([word], np.int32), 10, index)
 
 
 def test_a_sentence_of_one_word_many_times():
@@ -451,24 +427,15 @@ def test_a_sentence_of_one_word_many_times():
         extracted(bitext, share=False)
 
 
-class Done:
+def done(function, *arguments):
     """A future, computed at once."""
-
-    def __init__(self, function, *arguments):
-        self._result = function(*arguments)
-
-    def result(self):
-        return self._result
+    value = function(*arguments)
+    return SimpleNamespace(result=lambda: value)
 
 
-class Awaited:
+def awaited(function, *arguments):
     """A future, computed when it is asked for."""
-
-    def __init__(self, *call):
-        self._call = call
-
-    def result(self):
-        return self._call[0](*self._call[1:])
+    return SimpleNamespace(result=lambda: function(*arguments))
 
 
 def test_threads_change_nothing(monkeypatch):
@@ -477,7 +444,7 @@ def test_threads_change_nothing(monkeypatch):
     sentences = [random.choice(list("abcdef"), size) for size in random.integers(1, 8, 1200)]
     links = [[(i, int(random.integers(s.size))) for i in range(s.size)] for s in sentences]
     results = []
-    for future in (None, Done, Awaited):
+    for future in (None, done, awaited):
         if future is not None:
 
             class Pool(nullcontext):

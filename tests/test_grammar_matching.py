@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,18 +13,16 @@ from torchtune_smt.grammar import FileGrammar
 from torchtune_smt.grammar.base import build_trie
 from torchtune_smt.grammar.file_grammar import Side
 
-WORDS = "abc"
-
 
 def joined(sequences):
     begin = np.append(0, np.cumsum([len(s) for s in sequences])).astype(np.int64)
     return begin, np.array([x for s in sequences for x in s], np.int32)
 
 
-def grammar_of(sides, targets):
+def grammar_of(sides, targets, words="abc"):
     return FileGrammar(
-        Side(Vocabulary(WORDS), *joined(sides)),
-        Side(Vocabulary(WORDS), *joined(targets)),
+        Side(Vocabulary(words), *joined(sides)),
+        Side(Vocabulary(words), *joined(targets)),
         ["F"],
         np.arange(len(sides), dtype=float)[:, None],
     )
@@ -42,6 +42,12 @@ def matches(side, sentence, max_span):
     return False
 
 
+def matching(grammar, sentence, max_span):
+    begin = grammar.source_begin
+    sides = [grammar.source_symbols[begin[s] : begin[s + 1]].tolist() for s in grammar.rule_source]
+    return [r for r, side in enumerate(sides) if matches(side, sentence, max_span)]
+
+
 side = st.lists(st.integers(-1, 2), min_size=1, max_size=5)
 
 
@@ -54,16 +60,11 @@ side = st.lists(st.integers(-1, 2), min_size=1, max_size=5)
 def test_matching_rules(rules, sentence, max_span):
     """Adjacent gaps and more than two are matched, too, and unknown words (-1) by gaps only."""
     grammar = grammar_of([s for s, _ in rules], [t for _, t in rules])
-    sides = [
-        tuple(grammar.source_symbols[b:e])
-        for b, e in zip(grammar.source_begin, grammar.source_begin[1:], strict=False)
-    ]
+    begin = grammar.source_begin
+    sides = [tuple(grammar.source_symbols[b:e]) for b, e in pairwise(begin.tolist())]
     unknown = [w if w >= 0 else None for w in sentence]
-    expected = [
-        r for r in range(len(grammar)) if matches(sides[grammar.rule_source[r]], unknown, max_span)
-    ]
     local = grammar.sentence_grammar(np.array(sentence, np.int32), max_span)
-    assert sorted(local.rule.tolist()) == expected
+    assert sorted(local.rule.tolist()) == matching(grammar, unknown, max_span)
     assert (local.dense == grammar.dense[local.rule]).all()
 
     paths = {0: ()}
@@ -98,22 +99,9 @@ def test_trie(sequences):
 def test_a_long_sentence_has_room():
     """More nodes, spans and rules than the kernels make room for at first."""
     rng = np.random.default_rng(1)
-    vocabulary = [f"w{i}" for i in range(40)]
     sides = rng.integers(-1, 40, (1500, 4)).tolist() + [[-1, -1, -1, w] for w in range(40)]
     sides = list({tuple(s): s for s in sides}.values())
-    grammar = FileGrammar(
-        Side(Vocabulary(vocabulary), *joined(sides)),
-        Side(Vocabulary(vocabulary), *joined([[0]] * len(sides))),
-        ["F"],
-        np.zeros((len(sides), 1)),
-    )
-    sentence = rng.integers(0, 40, 150)
-    local = grammar.sentence_grammar(sentence.astype(np.int32), 10)
-    expected = [
-        r
-        for r in range(len(grammar))
-        if matches(
-            grammar.source_symbols[4 * grammar.rule_source[r] :][:4].tolist(), sentence.tolist(), 10
-        )
-    ]
-    assert sorted(local.rule.tolist()) == expected
+    grammar = grammar_of(sides, [[0]] * len(sides), [f"w{i}" for i in range(40)])
+    sentence = rng.integers(0, 40, 150).astype(np.int32)
+    local = grammar.sentence_grammar(sentence, 10)
+    assert sorted(local.rule.tolist()) == matching(grammar, sentence.tolist(), 10)
