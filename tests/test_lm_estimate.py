@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +62,10 @@ def test_numbers_are_those_of_lmplz(shared: Path, tmp_path: Path) -> None:
 @example(NO_BACKOFF, 4)
 @settings(max_examples=80)
 def test_numbers_are_those_of_the_definition(sentences: list[list[str]], order: int) -> None:
-    own = to_dict(estimate(sentences, order, DISCOUNT_FALLBACK))
+    ngrams = estimate(sentences, order, DISCOUNT_FALLBACK)
+    # Also where nothing is left to back off.
+    assert all(np.isfinite(values).all() for values in (*ngrams.prob, *ngrams.backoff))
+    own = to_dict(ngrams)
     expected = kneser_ney(sentences, order, DISCOUNT_FALLBACK)
     for got, want in ((own.prob, expected.prob), (own.backoff, expected.backoff)):
         # An order that no sentence is long enough for has no n-grams.
@@ -91,12 +96,6 @@ def test_orders_that_no_sentence_is_long_enough_for_are_empty(tmp_path: Path) ->
     assert again.score(["a"])[0] == pytest.approx(expected.score(["a"])[0], abs=1e-6)
 
 
-def test_nothing_left_to_back_off_is_finite() -> None:
-    ngrams = estimate(NO_BACKOFF, 4, DISCOUNT_FALLBACK)
-    assert to_dict(ngrams).backoff[("d",)] == -99
-    assert all(np.isfinite(values).all() for values in (*ngrams.prob, *ngrams.backoff))
-
-
 def test_discounts_of_small_data_need_a_fallback() -> None:
     sentences = [["a", "b"], ["b", "a"]]
     with pytest.raises(InputError, match="discounts of 1-grams .* give discount_fallback"):
@@ -116,43 +115,40 @@ def test_fallback_is_not_used_where_discounts_can_be_estimated(shared: Path) -> 
 @pytest.mark.parametrize("word", ["<s>", "</s>", "<unk>", "<UNK>", "", "a b", "a\t"])
 def test_words_that_arpa_cannot_hold_are_errors(word: str, tmp_path: Path) -> None:
     sentences = [["a"], ["b", "a"], [], ["a", word, "b"], [word]]
-    with pytest.raises(InputError, match="cannot be a word of a language model") as caught:
-        estimate(sentences, 2, DISCOUNT_FALLBACK, path="train.en")
-    assert (caught.value.path, caught.value.line) == ("train.en", 4)
-    with pytest.raises(InputError) as caught:
-        build_folds(tmp_path, sentences, 2, 2, DISCOUNT_FALLBACK, path="train.en")
-    assert caught.value.line == 4
+    options = {"discount_fallback": DISCOUNT_FALLBACK, "path": "train.en"}
+    for make in (estimate, partial(build_folds, tmp_path, n_folds=2)):
+        with pytest.raises(InputError, match="cannot be a word of a language model") as caught:
+            make(sentences=sentences, order=2, **options)
+        assert (caught.value.path, caught.value.line) == ("train.en", 4)
 
 
-def test_no_sentences_is_an_error() -> None:
-    with pytest.raises(InputError, match="no sentences"):
-        estimate([])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "no sentences"),
+        (([["a"]], 0), "order must be .*up to 6.*, not 0"),
+        (([["a"]], 7), "order must be .*up to 6.*, not 7"),
+        *(
+            (([["a"]], 2, fallback), "discount_fallback")
+            for fallback in ((0.0, 1.0, 1.5), (1.5, 1.0, 1.5), (0.5, 1.0, -1.0))
+        ),
+    ],
+)
+def test_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        estimate(*arguments)
 
 
-@pytest.mark.parametrize("order", [0, 7])
-def test_order_is_checked(order: int) -> None:
-    with pytest.raises(ValueError, match=f"order must be .*up to 6.*, not {order}"):
-        estimate([["a"]], order)
-
-
-@pytest.mark.parametrize("fallback", [(0.0, 1.0, 1.5), (1.5, 1.0, 1.5), (0.5, 1.0, -1.0)])
-def test_fallback_is_checked(fallback: tuple[float, float, float]) -> None:
-    with pytest.raises(ValueError, match="discount_fallback"):
-        estimate([["a"]], 2, fallback)
-
-
-SENTENCES = [
-    line.split()
-    for line in (
-        "the dog sees the cat",
-        "the cat sees a bird",
-        "a bird sings",
-        "the dog sleeps",
-        "a zebra sleeps",
-        "the cat sleeps",
-        "the bird sees the dog",
-    )
-]
+TEXT = """\
+the dog sees the cat
+the cat sees a bird
+a bird sings
+the dog sleeps
+a zebra sleeps
+the cat sleeps
+the bird sees the dog
+"""
+SENTENCES = [line.split() for line in TEXT.splitlines()]
 
 
 def test_fold_models_have_not_seen_their_fold(tmp_path: Path) -> None:
@@ -172,24 +168,22 @@ def test_fold_models_have_not_seen_their_fold(tmp_path: Path) -> None:
 
 
 def test_fold_errors(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="n_folds must be"):
-        build_folds(tmp_path, SENTENCES, 1)
-    with pytest.raises(InputError, match="7 sentences are too few for 8 folds"):
-        build_folds(tmp_path, SENTENCES, 8)
-    with pytest.raises(InputError, match="no whole set of fold models"):
-        load_folds(tmp_path)
+    def refused(message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            load_folds(tmp_path)
+
+    for n_folds, message in ((1, "n_folds must be"), (8, "7 sentences are too few for 8 folds")):
+        with pytest.raises(ValueError, match=message):
+            build_folds(tmp_path, SENTENCES, n_folds)
+    refused("no whole set of fold models")
     build_folds(tmp_path, SENTENCES, 2, 2, DISCOUNT_FALLBACK)
     # A build that breaks off leaves nothing that could be taken for whole.
     with pytest.raises(InputError, match="discounts"):
         build_folds(tmp_path, SENTENCES, 3, 2)
-    with pytest.raises(InputError, match="no whole set of fold models"):
-        load_folds(tmp_path)
-    (tmp_path / "folds.json").write_text("[]")
-    with pytest.raises(InputError, match="is damaged"):
-        load_folds(tmp_path)
-    (tmp_path / "folds.json").write_text('{"n_folds": 3, "version": 0}')
-    with pytest.raises(InputError, match="version 0"):
-        load_folds(tmp_path)
+    refused("no whole set of fold models")
+    for text, message in (("[]", "is damaged"), ('{"n_folds": 3, "version": 0}', "version 0")):
+        (tmp_path / "folds.json").write_text(text)
+        refused(message)
 
 
 def test_other_fold_models_are_refused(tmp_path: Path) -> None:

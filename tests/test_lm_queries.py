@@ -30,6 +30,8 @@ def test_scores_are_those_of_back_off(
     total, unknown = model.score(words, bos, eos)
     assert total == pytest.approx(reference.score(words, bos, eos), abs=1e-5)
     assert unknown == sum((w,) not in reference.prob for w in words)
+    for found in model.score_all([words, [], words], bos, eos):
+        assert found[[0, 2]].tolist() == [total if found.dtype == float else unknown] * 2
 
 
 @given(dict_models(), sentences, st.booleans())
@@ -118,42 +120,17 @@ def test_match_finds_the_longest_ngram(reference: DictModel, words: list[str], b
         state = int(nodes["state"][node])
 
 
-def test_a_list_with_an_ngram_twice_is_an_error() -> None:
-    reference = DictModel({(w,): -1.0 for w in (BEGIN, END, "<unk>", "a")} | {("a", "a"): -1.0})
-    ngrams = to_ngrams(reference)
-    ngrams.rows[1] = np.repeat(ngrams.rows[1], 2, axis=0)
-    ngrams.prob[1] = np.repeat(ngrams.prob[1], 2)
-    ngrams.backoff[1] = np.repeat(ngrams.backoff[1], 2)
-    with pytest.raises(InputError, match="'a a' stands twice"):
-        build_tables(ngrams)
-
-
-def test_an_ngram_twice_behind_one_that_is_missing_is_an_error() -> None:
-    unigrams = {(w,): -1.0 for w in (BEGIN, END, "<unk>", "a", "b", "c")}
-    trigrams = {("a", "b", "c"): -0.1, ("b", "c", "a"): -0.2}
-    # There is no c a.
-    reference = DictModel(
-        unigrams | {("a", "b"): -0.4, ("b", "c"): -0.4} | trigrams | {("c", "a", "b"): -0.3}
-    )
-    ngrams = to_ngrams(reference)
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_list_with_an_ngram_twice_is_an_error(missing: bool) -> None:
+    """Also behind one that is missing."""
+    grams = ["<s>", "</s>", "<unk>", "a", "b", "c", "a b", "b c", "c a", "a b c", "c a b", "b c a"]
+    prob = {tuple(gram.split()): -0.5 for gram in grams if not (missing and gram == "c a")}
+    ngrams = to_ngrams(DictModel(prob))
     assert build_tables(ngrams) is not None
-    first = [0, 1, 0, 2]
-    ngrams.rows[2] = ngrams.rows[2][first]
-    ngrams.prob[2] = ngrams.prob[2][first]
-    ngrams.backoff[2] = ngrams.backoff[2][first]
+    for values in (ngrams.rows, ngrams.prob, ngrams.backoff):
+        values[2] = values[2][[0, 1, 0, 2]]
     with pytest.raises(InputError, match="stands twice"):
         build_tables(ngrams)
-
-
-@given(dict_models(), st.lists(sentences, max_size=5), st.booleans(), st.booleans())
-@settings(max_examples=30)
-def test_many_sentences_score_as_one_by_one(
-    reference: DictModel, texts: list[list[str]], bos: bool, eos: bool
-) -> None:
-    model = NgramModel.from_ngrams(to_ngrams(reference))
-    total, unknown = model.score_all(texts, bos, eos)
-    expected = [model.score(words, bos, eos) for words in texts]
-    assert list(zip(total.tolist(), unknown.tolist(), strict=True)) == expected
 
 
 def test_perplexity_counts_sentence_ends_and_unknown_words() -> None:

@@ -77,79 +77,64 @@ def test_what_is_written_is_read(origin: Origin, tmp_path_factory) -> None:
 
 
 def test_people_can_read_it(tmp_path: Path) -> None:
-    origin = Origin.of_model(
-        Part("models/a (de-en)", DIGESTS[1]),
-        Part("lm.gz (de-en)", DIGESTS[2]),
-        Part("dense rule_id", DIGESTS[3]),
-        "de-en lowercase",
-    )
+    def origin(language_model: str, text: str) -> Origin:
+        parts = Part("a (de-en)", DIGESTS[1]), Part(language_model, DIGESTS[2])
+        return Origin.of_model(*parts, Part("dense rule_id", DIGESTS[3]), text)
+
+    own = origin("lm.gz (de-en)", "de-en lowercase")
     weights = Weights()
     weights.set(["x"], [1.0])
-    save_weights(tmp_path / "w", weights, origin)
+    save_weights(tmp_path / "w", weights, own)
     assert (tmp_path / "w").read_text() == (
         "# torchtune_smt weights, which belong to\n"
-        "# grammar: models/a (de-en) [0000000000000001]\n"
+        "# grammar: a (de-en) [0000000000000001]\n"
         "# language model: lm.gz (de-en) [0000000000000002]\n"
         "# features: dense rule_id [0000000000000003]\n"
         "# text: de-en lowercase\n"
         "x 1.0\n"
     )
-    other = Origin.of_model(
-        Part("models/a (de-en)", DIGESTS[1]),
-        Part("big.gz (de-en)", DIGESTS[1]),
-        Part("dense rule_id", DIGESTS[3]),
-        "de-en",
-    )
-    assert origin.difference(other) == (
+    other = replace(own, parts=own.parts | {"language model": Part("big.gz", DIGESTS[1])})
+    assert own.difference(other) == (
         "the language model lm.gz (de-en) [0000000000000002], and not to "
-        "the language model big.gz (de-en) [0000000000000001]"
+        "the language model big.gz [0000000000000001]"
     )
     lists = Origin.of_lists(["a.gz", "b.gz"])
-    assert str(origin.difference(lists)).endswith("and not to the k-best lists a.gz b.gz")
-    assert lists.difference(origin) is None
-
-
-@pytest.mark.parametrize("text", ["", "x 1\n", "# a comment\nx 1\n", "#\n# b\n\nx 1\n# late\n"])
-def test_files_of_other_tools_say_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / "w").write_text(text)
-    assert read_origin(tmp_path / "w") is None
+    assert str(own.difference(lists)).endswith("and not to the k-best lists a.gz b.gz")
+    assert lists.difference(own) is None
 
 
 TITLE = "# torchtune_smt weights, which belong to\n"
 WHOLE = f"# grammar: a [{DIGESTS[0]}]\n# language model: b\n# features: c\n# text: d\n"
+NOTHING = ["", "x 1\n", "# a comment\nx 1\n", "#\n# b\n\nx 1\n# late\n"]
+NOT_WHOLE = [
+    TITLE,
+    TITLE + WHOLE.partition("\n")[2],
+    TITLE + WHOLE.replace("text", "texts"),
+    TITLE + WHOLE + WHOLE,
+    TITLE + WHOLE + "# k-best lists: a\n",
+    TITLE + WHOLE.replace("# features", "features"),
+]
 
 
-def test_comments_of_others_around_it(tmp_path: Path) -> None:
+def test_comments_of_others_and_what_is_not_whole(tmp_path: Path) -> None:
+    for text in NOTHING:
+        (tmp_path / "w").write_text(text)
+        assert read_origin(tmp_path / "w") is None
+    for text in NOT_WHOLE:
+        (tmp_path / "w").write_text(text + "x 1\n")
+        with pytest.raises(InputError, match="w: does not name all that the weights belong to"):
+            read_origin(tmp_path / "w")
     (tmp_path / "w").write_text(f"# mine\n\n{TITLE}{WHOLE}# better than: before\n#\nx 1\n")
     origin = read_origin(tmp_path / "w")
-    assert origin is not None
+    assert origin is not None and origin.text == "d"
     assert origin.parts["grammar"] == Part("a", DIGESTS[0])
-    assert origin.text == "d"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        TITLE,
-        TITLE + WHOLE.partition("\n")[2],
-        TITLE + WHOLE.replace("text", "texts"),
-        TITLE + WHOLE + WHOLE,
-        TITLE + WHOLE + "# k-best lists: a\n",
-        TITLE + WHOLE.replace("# features", "features"),
-    ],
-)
-def test_comments_that_are_not_whole(tmp_path: Path, text: str) -> None:
-    (tmp_path / "w").write_text(text + "x 1\n")
-    with pytest.raises(InputError, match="w: does not name all that the weights belong to"):
-        read_origin(tmp_path / "w")
-
-
-def test_weights_that_are_no_file(tmp_path: Path) -> None:
-    for path in ("/dev/zero", "/dev/null"):
-        with pytest.raises(InputError, match="is no plain file"):
+    for path, message in (
+        ("/dev/zero", "plain file"),
+        ("/dev/null", "plain"),
+        (tmp_path, "folder"),
+    ):
+        with pytest.raises(InputError, match=message):
             read_origin(path)
-    with pytest.raises(InputError, match="is a folder"):
-        read_origin(tmp_path)
 
 
 # Digests
@@ -161,30 +146,30 @@ def model_digests(folder: Path) -> tuple[str, str]:
 
 
 def test_digests_of_a_model_folder(tmp_path: Path) -> None:
+    """Of its grammar and its language model; None, where they are those of the first."""
     bitext = read_corpus(EXAMPLE / "dev.de", [EXAMPLE / "dev.en.0"])
-    first = BitextModel("", iterations=1, order=2, folds=0, discount_fallback=(0.5, 1.0, 1.5))
-
-    def digests(name: str, corpus=bitext, **changes: object) -> tuple[str, str]:
-        given = replace(first, folder=str(tmp_path / name), **changes)
-        given.build(corpus, lambda step: None)
-        return model_digests(tmp_path / name)
-
-    one = digests("one")
-    assert digests("two") == one
-    assert digests("two", folds=2) == one
-    assert digests("three", order=3) == (one[0], digests("three", order=3)[1])
-    assert digests("three", order=3)[1] != one[1]
-    for name, value in (("table_limit", 3), ("max_symbols", 4), ("iterations", 2)):
-        other = digests("four", **{name: value})
-        assert (other[0] != one[0], other[1]) == (True, one[1])
-    # The alignment that was computed is another one than the same from a file, to a digest alone.
-    alignment = str(tmp_path / "one" / "alignment.gz")
-    given_alignment = digests("five", alignment_file=alignment)
-    assert given_alignment[1] == one[1]
-    assert digests("five", alignment_file=alignment, iterations=3) == given_alignment
     less = read_corpus(EXAMPLE / "test.de", [EXAMPLE / "test.en.0"])
-    other = digests("six", less)
-    assert other[0] != one[0] and other[1] != one[1]
+    first = BitextModel("", iterations=1, order=2, folds=0, discount_fallback=(0.5, 1.0, 1.5))
+    alignment = {"alignment_file": str(tmp_path / "0" / "alignment.gz")}
+    found: list[tuple[str, str]] = []
+    for corpus, changes, same in (
+        (bitext, {}, (True, True)),
+        (bitext, {"folds": 2}, (True, True)),
+        (bitext, {"order": 3}, (True, False)),
+        *((bitext, {name: n}, (False, True)) for name, n in OTHERS.items()),
+        # The alignment that was computed is another one than the same from a file, to a digest.
+        (bitext, alignment, (False, True)),
+        (bitext, alignment | {"iterations": 3}, (False, True)),
+        (less, {}, (False, False)),
+    ):
+        folder = tmp_path / str(len(found))
+        replace(first, folder=str(folder), **changes).build(corpus, lambda step: None)
+        found.append(model_digests(folder))
+        assert tuple(a == b for a, b in zip(found[-1], found[0], strict=True)) == same
+    assert found[-2] == found[-3]
+
+
+OTHERS = {"table_limit": 3, "max_symbols": 4, "iterations": 2}
 
 
 def test_digest_of_what_json_writes() -> None:
@@ -195,6 +180,8 @@ def test_digest_of_what_json_writes() -> None:
 
 
 # The commands
+
+POP_LIMIT = "decoder.pop_limit=10"
 
 
 def translate(place: Path, weights: Path, *options: str) -> str:
@@ -220,17 +207,6 @@ def moved(run: Run, tmp_path: Path) -> Path:
     return Path(shutil.copy(run.weights, tmp_path / "moved.txt.gz"))
 
 
-@pytest.fixture
-def bare(run: Run, tmp_path: Path) -> Path:
-    """The same, as another tool writes them."""
-    lines = [line for line in read_lines(run.weights) if not line.startswith("#")]
-    (tmp_path / "bare.txt").write_text("\n".join(lines))
-    return tmp_path / "bare.txt"
-
-
-POP_LIMIT = "decoder.pop_limit=10"
-
-
 def expected(run: Run) -> str:
     return (run.folder / "test.translations.txt").read_text()
 
@@ -248,50 +224,41 @@ def test_the_weights_of_a_run_say_what_they_belong_to(run: Run) -> None:
     ]
 
 
-def test_weights_that_were_moved(run: Run, moved: Path) -> None:
-    error = refused(run.place, moved)
-    assert f"{moved}: lies in no run's folder" in error
-    assert "outputs/models/example (de-en) [" in error
-    assert "data=... and model=..." in error
+def test_weights_that_were_moved_or_are_of_another_tool(
+    run: Run, moved: Path, tmp_path: Path
+) -> None:
+    assert f"{moved}: lies in no run's folder" in refused(run.place, moved)
     # Settings that do not say which model is meant are not enough.
     assert "lies in no run's folder" in refused(run.place, moved, "features=sparse", *MODEL)
-    assert translate(run.place, moved, "data=example", *MODEL, POP_LIMIT) == expected(run)
-    folder = "model.folder=outputs/models/example"
-    assert translate(run.place, moved, folder, *MODEL, POP_LIMIT) == expected(run)
-
-
-def test_weights_of_another_tool(run: Run, bare: Path) -> None:
-    error = refused(run.place, bare)
-    assert f"{bare}: does not say which model the weights belong to" in error
-    assert "data=NAME model=hiero" in error
-    assert "model.grammar=FILE" in error
-    model = ["data=example", "model=hiero", *MODEL, POP_LIMIT]
-    assert translate(run.place, bare, *model) == expected(run)
+    bare = tmp_path / "bare.txt"
+    lines = [line for line in read_lines(run.weights) if not line.startswith("#")]
+    bare.write_text("\n".join(lines))
+    said = f"{bare}: does not say which model the weights belong to"
+    assert said in refused(run.place, bare)
+    for weights, which in (
+        (moved, ["data=example", *MODEL]),
+        # The same built again elsewhere is the same.
+        (moved, ["model.folder=outputs/models/again", *MODEL]),
+        (bare, ["data=example", "model=hiero", *MODEL]),
+    ):
+        assert translate(run.place, weights, *which, POP_LIMIT) == expected(run)
     # A run's folder says which model is meant.
-    shutil.copytree(run.folder / ".hydra", bare.parent / ".hydra")
-    shutil.copy(run.folder / "config.yaml", bare.parent)
+    shutil.copytree(run.folder / ".hydra", tmp_path / ".hydra")
+    shutil.copy(run.folder / "config.yaml", tmp_path)
     assert translate(run.place, bare) == expected(run)
 
 
-def test_weights_of_another_model(run: Run, moved: Path, tmp_path: Path) -> None:
-    other = ["model.folder=outputs/models/other", *MODEL[1:]]
-    for weights in (moved, run.weights):
-        error = refused(run.place, weights, *other, "model.order=2")
-        theirs = r"the language model outputs/models/example \(de-en\) \[[0-9a-f]{16}\]"
-        ours = r"the language model outputs/models/other \(de-en\) \[[0-9a-f]{16}\]"
-        assert re.search(f"belongs to {theirs}, and not to {ours}; give its own", error)
-        assert "init.file" in error
-    # The same built again elsewhere is the same.
-    again = ["model.folder=outputs/models/again", *MODEL, POP_LIMIT]
-    assert translate(run.place, moved, *again) == expected(run)
-
-
-def test_weights_of_other_features(run: Run, moved: Path) -> None:
-    error = refused(run.place, run.weights, "features=dense")
-    assert "the features dense rule_id rule_shape source_ngram [" in error
-    assert "and not to the features dense [" in error
-    templates = "features.templates=[{_target_:torchtune_smt.features.RuleId}]"
-    assert "and not to the features dense rule_id [" in refused(run.place, run.weights, templates)
+def test_weights_of_another_model_or_other_features(run: Run, moved: Path) -> None:
+    other = ["model.folder=outputs/models/other", *MODEL[1:], "model.order=2"]
+    lm = r"the language model outputs/models/{} \(de-en\) \[[0-9a-f]{{16}}\]"
+    rule_id = "features.templates=[{_target_:torchtune_smt.features.RuleId}]"
+    for weights, options, pattern in (
+        (moved, other, f"belongs to {lm.format('example')}, and not to {lm.format('other')}; give"),
+        (run.weights, other, "and not to the language model .*init.file"),
+        (run.weights, ["features=dense"], r"the features dense rule_id .* and not to .* dense \["),
+        (run.weights, [rule_id], r"and not to the features dense rule_id \["),
+    ):
+        assert re.search(pattern, refused(run.place, weights, *options))
 
 
 def test_weights_of_text_that_was_prepared_in_another_way(run: Run, tmp_path: Path) -> None:
@@ -299,43 +266,57 @@ def test_weights_of_text_that_was_prepared_in_another_way(run: Run, tmp_path: Pa
     moved = Path(shutil.copy(raw.weights, tmp_path))
     # The bitext is another one, too.
     folder = ["model.folder=outputs/models/example", *MODEL]
-    error = refused(run.place, moved, *folder)
     steps = "de-en normalize tokenize"
-    assert f"belongs to text that is prepared as {steps}, and not as {steps} lowercase; " in error
+    said = f"belongs to text that is prepared as {steps}, and not as {steps} lowercase; "
+    assert said in refused(run.place, moved, *folder)
     translate(run.place, moved, *folder, "data.lowercase=false")
 
 
-def test_weights_of_files(run: Run, tmp_path: Path) -> None:
+def write_files(run: Run, folder: Path) -> list[str]:
+    """Write the model of a run to files; return the options that name them."""
     model = run.place / "outputs" / "models" / "example"
-    write_grammar(tmp_path / "rules.gz", load_grammar(model / "grammar"))
-    shutil.copy(model / "lm.arpa.gz", tmp_path)
-    files = [
-        "model=files",
-        f"model.grammar={tmp_path / 'rules.gz'}",
-        f"model.language_model={tmp_path / 'lm.arpa.gz'}",
-    ]
+    write_grammar(folder / "rules.gz", load_grammar(model / "grammar"))
+    shutil.copy(model / "lm.arpa.gz", folder)
+    names = f"model.grammar={folder / 'rules.gz'}", f"model.language_model={folder / 'lm.arpa.gz'}"
+    return ["model=files", *names]
+
+
+def change_language_model(folder: Path) -> None:
+    text = gzip.decompress((folder / "lm.arpa.gz").read_bytes())
+    (folder / "lm.arpa.gz").write_bytes(gzip.compress(text.replace(b"-1", b"-2", 1)))
+
+
+def test_weights_of_files(run: Run, tmp_path: Path) -> None:
+    files = write_files(run, tmp_path)
     small = ["tuner.epochs=1", "tuner.sentences=10", "decoder.k=10", "decoder.pop_limit=5"]
     arguments = [*small, *files, "hydra.run.dir=of_files", "data.dev=test"]
     own = Run(run.place, "of_files", run_command("train", *arguments, folder=run.place).check())
     moved = Path(shutil.copy(own.weights, tmp_path))
     assert translate(run.place, moved, *files, "decoder.pop_limit=5") == expected(own)
-    lm = gzip.decompress((tmp_path / "lm.arpa.gz").read_bytes())
-    (tmp_path / "lm.arpa.gz").write_bytes(gzip.compress(lm.replace(b"-1", b"-2", 1)))
+    change_language_model(tmp_path)
     for weights, options in ((moved, files), (own.weights, [])):
         error = refused(run.place, weights, *options)
         assert error.count("lm.arpa.gz (de-en) [") == 2
         assert "rules.gz" not in error
 
 
+def test_a_model_that_was_replaced_is_not_tuned_on(run: Run, tmp_path: Path) -> None:
+    files = write_files(run, tmp_path)
+    train_until_saved(tmp_path, *SMALL, *files, "hydra.run.dir=stopped", "data.test=null")
+    change_language_model(tmp_path)
+    outcome = run_command("train", "resume=stopped", folder=tmp_path)
+    changed = "is of a run with language model = [0-9a-f]{16}, and now it is [0-9a-f]{16}; "
+    assert outcome.code == 1 and re.search(changed, outcome.err)
+
+
 def test_tuning_that_starts_from_weights_of_another_model(run: Run, tmp_path: Path) -> None:
     start = ["init=file", f"init.file={run.weights}"]
-    same = train(run.place, "same_start", *start)
-    assert "tuning starts from it" not in same.outcome.out
-    other = train(run.place, "other_start", *start, "features=dense")
-    notice = re.search(r"^(.*): belongs to the features (.*) \[.*\]", other.outcome.out, re.M)
-    assert notice is not None
-    assert notice[1] == str(run.weights)
-    assert "and not to the features dense [" in other.outcome.out
+    same = train(run.place, "same_start", *start).outcome.out
+    assert "tuning starts from it" not in same
+    other = train(run.place, "other_start", *start, "features=dense").outcome.out
+    notice = r"^(.*): belongs to the features (.*) \[.*\].* and not to the features dense \["
+    found = re.search(notice, other, re.M)
+    assert found is not None and found[1] == str(run.weights)
 
 
 LISTS = """\
@@ -350,41 +331,25 @@ def test_weights_of_lists(run: Run, tmp_path: Path) -> None:
     (tmp_path / "lists").write_text(LISTS)
     (tmp_path / "dev.de").write_text("ein guter tag\ndanke sehr\n")
     (tmp_path / "dev.en").write_text("a good day\nthank you\n")
-    data = ["data=files", "data.name=l", "data.source_language=de", "data.target_language=en"]
-    options = ["decoder=kbest_files", "decoder.dev=lists", "init=zero", "tuner=pro"]
-    files = ["data.train=null", "data.dev=[dev.de,dev.en]", "hydra.run.dir=lists_run"]
-    run_command("train", *data, *files, *options, folder=tmp_path).check()
-    weights = tmp_path / "lists_run" / "weights.txt.gz"
+    options = ["data=files", "data.name=l", "data.source_language=de", "data.target_language=en"]
+    options += ["data.train=null", "data.dev=[dev.de,dev.en]", "tuner=pro"]
+    options += ["decoder=kbest_files", "decoder.dev=lists"]
+    first = [*options, "init=zero", "hydra.run.dir=first"]
+    run_command("train", *first, folder=tmp_path).check()
+    weights = tmp_path / "first" / "weights.txt.gz"
     comments = [TITLE.strip(), "# k-best lists: lists", "# dense features: LM TM"]
     assert [line for line in read_lines(weights) if line[0] == "#"] == comments
-    moved = Path(shutil.copy(weights, tmp_path / "moved.gz"))
-    for path in (weights, moved):
-        reranked = run_command("rerank", f"weights={path}", "input=lists", folder=tmp_path)
-        assert reranked.check().out == "a good day\nthank you\n"
-        assert "translates nothing" in refused(tmp_path, path)
-    assert "translates nothing" in refused(run.place, moved, "data=example", *MODEL)
     # Those of a model are applied to lists, too; and lists may start from them.
-    with_model = tmp_path / "with_model"
-    tuned = Weights()
+    with_model, tuned = tmp_path / "with_model", Weights()
     tuned.set(["LM"], [0.5])
     save_weights(with_model, tuned, read_origin(run.weights))
-    outcome = run_command("rerank", f"weights={with_model}", "input=lists", folder=tmp_path)
-    assert outcome.check().out == "a good day\nthank you\n"
-    start = ["init=file", f"init.file={with_model}", "hydra.run.dir=second", *options[:2]]
-    outcome = run_command("train", *data, *files[:2], *start, "tuner=pro", folder=tmp_path).check()
+    moved = Path(shutil.copy(weights, tmp_path / "moved.gz"))
+    for path in (weights, moved, with_model):
+        reranked = run_command("rerank", f"weights={path}", "input=lists", folder=tmp_path)
+        assert reranked.check().out == "a good day\nthank you\n"
+        if path is not with_model:
+            assert "translates nothing" in refused(tmp_path, path)
+    assert "translates nothing" in refused(run.place, moved, "data=example", *MODEL)
+    start = [*options, "init=file", f"init.file={with_model}", "hydra.run.dir=second"]
+    outcome = run_command("train", *start, folder=tmp_path).check()
     assert "and not to the k-best lists lists; tuning starts from it" in outcome.out
-
-
-def test_a_model_that_was_replaced_is_not_tuned_on(run: Run, tmp_path: Path) -> None:
-    model = run.place / "outputs" / "models" / "example"
-    write_grammar(tmp_path / "rules.gz", load_grammar(model / "grammar"))
-    shutil.copy(model / "lm.arpa.gz", tmp_path)
-    files = ["model=files", "model.grammar=rules.gz", "model.language_model=lm.arpa.gz"]
-    train_until_saved(tmp_path, *SMALL, *files, "hydra.run.dir=stopped", "data.test=null")
-    lm = gzip.decompress((tmp_path / "lm.arpa.gz").read_bytes())
-    (tmp_path / "lm.arpa.gz").write_bytes(gzip.compress(lm.replace(b"-1", b"-2", 1)))
-    outcome = run_command("train", "resume=stopped", folder=tmp_path)
-    assert outcome.code == 1
-    assert re.search(
-        "is of a run with language model = [0-9a-f]{16}, and now it is [0-9a-f]{16}; ", outcome.err
-    )

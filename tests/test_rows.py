@@ -1,6 +1,7 @@
 """Sparse rows against dense matrices, and k-best lists from strings and dicts."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -114,25 +115,24 @@ def test_runs_of_equal_numbers(numbers):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "value", "message"),
     [
-        ({"begin": np.array([0, 2])}, "ascend from 0"),
-        ({"begin": np.array([1, 3])}, "ascend from 0"),
-        ({"feature": np.array([1, 0, 0], np.int32)}, "must ascend within a row"),
-        ({"feature": np.array([1, 1, 0], np.int32)}, "must ascend within a row"),
-        ({"feature": np.array([-1, 1, 0], np.int32)}, "at least 0"),
-        ({"feature": np.array([0, 5, 0], np.int32)}, "below 5"),
-        ({"feature": np.array([0, 1, 0])}, "int64, int32 and float64"),
-        ({"value": np.ones(2)}, "3 features have 2 values"),
-        ({"value": np.array([1, np.nan, 1])}, "not finite"),
+        ("begin", np.array([0, 2]), "ascend from 0"),
+        ("begin", np.array([1, 3]), "ascend from 0"),
+        ("feature", np.array([1, 0, 0], np.int32), "must ascend within a row"),
+        ("feature", np.array([1, 1, 0], np.int32), "must ascend within a row"),
+        ("feature", np.array([-1, 1, 0], np.int32), "at least 0"),
+        ("feature", np.array([0, 5, 0], np.int32), "below 5"),
+        ("feature", np.array([0, 1, 0]), "int64, int32 and float64"),
+        ("value", np.ones(2), "3 features have 2 values"),
+        ("value", np.array([1, np.nan, 1]), "not finite"),
     ],
 )
-def test_bad_rows(change, message):
-    good = {"begin": np.array([0, 2, 3]), "feature": np.array([0, 1, 0], np.int32)}
-    good["value"] = np.ones(3)
-    Rows(**good).check(5)
+def test_bad_rows(name, value, message):
+    good = Rows(np.array([0, 2, 3]), np.array([0, 1, 0], np.int32), np.ones(3))
+    good.check(5)
     with pytest.raises(ValueError, match=message):
-        Rows(**(good | change)).check(5)
+        replace(good, **{name: value}).check(5)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "1", None, [1.0]])
@@ -177,6 +177,12 @@ def test_lists_of_strings(chosen, data):
     some.check()
     for s, number in enumerate(order):
         assert [some[s].text(h) for h in range(len(some[s]))] == [h[0] for h in chosen[number]]
+    flat = [(n, h) for n, one in enumerate(chosen) for h in range(len(one))]
+    picked = [flat.index((n, len(chosen[n]) - 1)) for n in order]
+    last = lists.chosen(np.array(picked, np.int64))
+    assert last.index.tolist() == [index[n] for n in order]
+    assert [last.text(h) for h in range(len(picked))] == [chosen[n][-1][0] for n in order]
+    assert last.entry.tolist() == [len(chosen[n]) - 1 for n in order]
     parts = KBestLists.joined([lists.some(order[:1]), lists.some(order[1:])])
     assert parts.index.tolist() == some.index.tolist()
     assert np.array_equal(parts.rows.value, some.rows.value)
@@ -242,24 +248,13 @@ def test_lines_are_those_that_are_written_one_value_at_a_time(hypotheses, dense)
     assert list(nbest_lines(kbest, [f"x {h}" for h in range(len(rows))], dense)) == lines
 
 
-def test_choosing_hypotheses():
-    lists = KBestLists.of_strings([["a", "b"], ["c"], ["d", "e", "f"]])
-    some = lists.chosen(np.array([5, 3, 1]))
-    assert some.index.tolist() == [2, 0] and some.begin.tolist() == [0, 2, 3]
-    assert [some.text(h) for h in range(3)] == ["f", "d", "b"]
-    assert some.entry.tolist() == [2, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"hypotheses": [["a"], []]}, "list 1 is empty"),
         ({"hypotheses": ["abc"]}, "list 0: hypotheses must be a sequence of strings"),
         ({"hypotheses": [["a", 3]]}, "list 0: hypotheses must be a sequence of strings"),
-        (
-            {"hypotheses": [["a"]], "features": []},
-            "features are given for 0 lists",
-        ),
+        ({"hypotheses": [["a"]], "features": []}, "features are given for 0 lists"),
         ({"hypotheses": [["a"]], "gains": [[1.0, 2.0]]}, "list 0: 1 hypotheses have 2 gains"),
         ({"hypotheses": [["a"]], "scores": [[math.inf]]}, "a score is not finite"),
         ({"hypotheses": [["a"]], "features": [[{"f": math.nan}]]}, "row 0: f is nan"),

@@ -13,6 +13,7 @@ import pytest
 from hiero_reference import Rule, sentences_and_rules, sparse_names, to_grammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lm_reference import DictModel, to_ngrams
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -31,25 +32,14 @@ from torchtune_smt.features.templates import (
 from torchtune_smt.grammar import extract_grammar
 from torchtune_smt.grammar.extraction import extract_phrases
 from torchtune_smt.kbest.lists import Source
-from torchtune_smt.lm import NgramModel, Ngrams
+from torchtune_smt.lm import NgramModel
 from torchtune_smt.models import Model
 
 TEMPLATES = [RuleId(), SourceNgram(), RuleShape()]
 
 
 def test_names():
-    source, target = ["ne", "[1]", "va", "pas", "[2]"], ["[2]", "does", "not", "[1]"]
-    assert RuleId().features(source, target) == ["rule_id:ne_[1]_va_pas_[2]~[2]_does_not_[1]"]
-    assert SourceNgram().features(source, target) == [
-        "source_ngram:ne_[X]",
-        "source_ngram:[X]_va",
-        "source_ngram:va_pas",
-        "source_ngram:pas_[X]",
-    ]
-    assert RuleShape().features(source, target) == ["rule_shape:T_[1]_T_[2]~[2]_T_[1]"]
-    assert RuleId().features(["ne"], []) == ["rule_id:ne~"]
-    assert SourceNgram().features(["ne"], []) == []
-    assert RuleShape().features(["ne"], []) == ["rule_shape:T~"]
+    """`sparse_names` says the others."""
     assert [t.name for t in TEMPLATES] == ["rule_id", "source_ngram", "rule_shape"]
     source, target, links = ["ja", "[1]", "haus"], ["the", "house", "[1]"], [(2, 1)]
     found = WordAlignment(insertions=True).aligned_features(source, target, links)
@@ -117,38 +107,26 @@ def test_bigrams_have_names_of_their_own(a, b):
 
 
 def uniform_model(names: str) -> NgramModel:
-    words = Vocabulary(["<unk>", "<s>", "</s>", *names.split()])
-    n = len(words)
-    zeros = np.zeros(n, np.float32)
-    return NgramModel.from_ngrams(Ngrams(words, [np.arange(n, dtype=np.int32)[:, None]],
-                                         [zeros - 1], [zeros]))  # fmt: skip
-
-
-def decoded(rule: Rule, sentence: list[str]) -> dict[str, float]:
-    """Return the features of the derivation that uses a rule, on a sentence."""
-    decoder = HieroDecoder(Model(to_grammar([rule]), uniform_model("a")), templates=TEMPLATES, k=1)
-    weights = Weights(decoder.dense_names)
-    weights.set(["F0"], [10.0])
-    (kbest,) = decoder.decode([Source(0, sentence)], weights)
-    ids, values = kbest.row(0)
-    assert decoder.words.names(kbest.hypothesis(0)) == list(rule.target)
-    return dict(zip(decoder.features.names(ids), values.tolist(), strict=True))
-
-
-def test_values_count_firings():
-    features = decoded(Rule(tuple("xyxyx"), ("a",), (1.0, 0.0)), list("xyxyx"))
-    assert features["source_ngram:x_y"] == 2
-    assert features["source_ngram:y_x"] == 2
-    assert features["rule_id:x_y_x_y_x~a"] == 1
+    words = ["<unk>", "<s>", "</s>", *names.split()]
+    return NgramModel.from_ngrams(to_ngrams(DictModel({(word,): -1.0 for word in words})))
 
 
 def test_words_that_look_like_gaps():
-    """They stand in rules and sentences as words, and their names say so."""
-    rule = Rule(("<1>", "[X]"), ("<1>", "T", "~"), (1.0, 0.0))
-    features = decoded(rule, ["<1>", "[X]"])
-    assert features["rule_id:<1>_%5BX%5D~<1>_T_%7E"] == 1
-    assert features["source_ngram:<1>_%5BX%5D"] == 1
-    assert features["rule_shape:T~T"] == 1
+    """They stand in rules and sentences as words, and their names say so; values count firings."""
+    rule = Rule(("<1>", "[X]", "<1>", "[X]"), ("<1>", "T", "~"), (1.0, 0.0))
+    decoder = HieroDecoder(Model(to_grammar([rule]), uniform_model("a")), templates=TEMPLATES, k=1)
+    weights = Weights(decoder.dense_names)
+    weights.set(["F0"], [10.0])
+    (kbest,) = decoder.decode([Source(0, list(rule.source))], weights)
+    ids, values = kbest.row(0)
+    assert kbest.text(0) == "<1> T ~"
+    features = dict(zip(decoder.features.names(ids), values.tolist(), strict=True))
+    assert {name: value for name, value in features.items() if ":" in name} == {
+        "rule_id:<1>_%5BX%5D_<1>_%5BX%5D~<1>_T_%7E": 1,
+        "source_ngram:<1>_%5BX%5D": 2,
+        "source_ngram:%5BX%5D_<1>": 1,
+        "rule_shape:T~T": 1,
+    }
 
 
 @settings(max_examples=50)
@@ -174,19 +152,17 @@ def test_store_gives_the_names_of_each_rule(given_rules, data):
             assert features.names(ids[begin[i] : begin[i + 1]]) == expected
 
 
-class SlowId(RuleId):
-    def features(self, source, target):
-        return super().features(source, target)
+def slow(kind):
+    """A template of a user's own, which no kernel spells."""
+
+    class Slow(kind):
+        def features(self, source, target):
+            return super().features(source, target)
+
+    return Slow
 
 
-class SlowNgram(SourceNgram):
-    def features(self, source, target):
-        return super().features(source, target)
-
-
-class SlowShape(RuleShape):
-    def features(self, source, target):
-        return super().features(source, target)
+SlowId, SlowNgram, SlowShape = map(slow, (RuleId, SourceNgram, RuleShape))
 
 
 @st.composite
@@ -264,12 +240,10 @@ class Answers:
 )
 def test_a_template_that_does_not_answer_with_names(answer):
     grammar = to_grammar([Rule(("a",), ("b",), (0.0, 0.0))])
-    first = RuleFeatures(grammar, [Answers(answer)], Vocabulary(), ["monotone"])
-    second = RuleFeatures(grammar, [Answers([], answer)], Vocabulary(), ["monotone"])
-    with pytest.raises(InputError, match=r"Answers answers .* begin with 'own' and a colon"):
-        first.of_sentence(np.zeros(1, np.int64))
-    with pytest.raises(InputError, match=r"Answers answers .* begin with 'own' and a colon"):
-        second.of_sentence(np.zeros(1, np.int64))
+    for template in (Answers(answer), Answers([], answer)):
+        store = RuleFeatures(grammar, [template], Vocabulary(), ["monotone"])
+        with pytest.raises(InputError, match=r"Answers answers .* begin with 'own' and a colon"):
+            store.of_sentence(np.zeros(1, np.int64))
     names = RuleFeatures(grammar, [Answers(["own:é", "own:b:#"])], Vocabulary(), ["monotone"])
     names.of_sentence(np.zeros(1, np.int64))
     assert names.features.names(range(2)) == ["own:é", "own:b:#"]
@@ -350,57 +324,47 @@ def test_alignments_of_hierarchical_rules():
     text = "ja ich habe es gesehen".split(), "i have seen it".split()
     links = [(1, 0), (2, 1), (3, 3), (4, 2)]
     grammar = extract_grammar([text[0]], [text[1]], [links], max_symbols=4)
-    features = Vocabulary()
-    store = RuleFeatures(grammar, [WordAlignment()], features)
+    store = RuleFeatures(grammar, [WordAlignment()], Vocabulary())
     names = {}
     for rule in range(len(grammar)):
         found = store.of_sentence(np.array([rule]))
         text = " ".join(" ".join(side) for side in grammar.rule_text(rule))
-        names[text] = features.names(found.id[found.feature])
-    assert names["habe [1] gesehen have seen [1]"] == [
-        "alignment:habe~have",
-        "alignment:gesehen~seen",
-    ]
+        names[text] = store.features.names(found.id[found.feature])
+    expected = ["alignment:habe~have", "alignment:gesehen~seen"]
+    assert names["habe [1] gesehen have seen [1]"] == expected
     assert names["[1] es [2] [1] [2] it"] == ["alignment:es~it"]
     grammar.point_begin = None
     with pytest.raises(ValueError, match="this grammar has none; build the model anew"):
-        RuleFeatures(grammar, [WordAlignment()], features)
+        RuleFeatures(grammar, [WordAlignment()], Vocabulary())
 
 
 @pytest.mark.parametrize("extract", [extract_grammar, extract_phrases])
 @pytest.mark.parametrize("template", [RuleId, SlowId])
 def test_a_training_sentence_does_not_count_for_itself(extract, template):
-    links = [np.array([[0, 0]], np.int32)] * 3
-    grammar = extract([["x"], ["x"], ["y"]], [["a"], ["a"], ["b"]], links)
-    features = Vocabulary()
-    store = RuleFeatures(grammar, [template(min_count=2), RuleShape()], features)
+    """Others have occurred once in each, however small their shares of it are."""
+    text, other = "abc", "xyz"
+    links = [np.array([[i, i] for i in range(3)], np.int32)] * 3
+    grammar = extract([text, text, "k"], [other, other, "l"], [*links[:2], links[0][:1]])
 
-    def names(word, train_index=-1):
-        rules = grammar.sentence_grammar(grammar.source_words.lookup([word]), 1, train_index).rule
-        return features.names(store.of_sentence(rules, train_index=train_index).id)
+    def fired(words, train_index=-1):
+        """How many rules of a sentence there are, and how many fire."""
+        ids = grammar.source_words.lookup(words)
+        rules = grammar.sentence_grammar(ids, 3, train_index).rule
+        found = store.of_sentence(rules, train_index=train_index)
+        return rules.size, found.feature.size
 
-    for _ in range(2):
-        assert names("x") == ["rule_id:x~a", "rule_shape:T~T"]
-        assert names("x", 0) == names("x", 1) == ["rule_shape:T~T"]
-        assert names("y") == ["rule_shape:T~T"]
-        assert names("y", 2) == []
-
-
-def test_shares_of_a_count_are_not_how_often_a_rule_occurred():
-    """A rule of a sentence has occurred once, however small its share is."""
-    source, target = ["a", "b", "c"], ["x", "y", "z"]
-    links = [np.array([[i, i] for i in range(3)], np.int32)] * 2
-    grammar = extract_grammar([source] * 2, [target] * 2, links)
-    shared = grammar.counts.rule_count
-    assert shared.min() < 0.5
-    for least, fires in ((1, (True, True)), (2, (True, False)), (3, (False, False))):
-        store = RuleFeatures(grammar, [RuleId(min_count=least)], Vocabulary())
-        for train_index, expected in zip((-1, 0), fires, strict=True):
-            rules = grammar.sentence_grammar(
-                grammar.source_words.lookup(source), 3, train_index
-            ).rule
-            fired = store.of_sentence(rules, train_index=train_index).feature.size
-            assert fired == (rules.size if expected else 0)
+    for least in (1, 2, 3):
+        store = RuleFeatures(grammar, [template(min_count=least)], Vocabulary())
+        for _ in range(2):
+            for words, train_index, count in (
+                (text, -1, 2),
+                (text, 0, 1),
+                (text, 1, 1),
+                ("k", -1, 1),
+            ):
+                rules, found = fired(words, train_index)
+                assert rules > 0 and found == (rules if count >= least else 0)
+            assert fired("k", 2) == (0, 0)
 
 
 def test_decoders_do_not_count_a_training_sentence_for_itself():

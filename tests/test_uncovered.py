@@ -41,6 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 WEIGHTS = FrozenWeights.of(
     {"LanguageModel": 1.0, "WordPenalty": -0.1, "PassThrough": -1.0, "Count": 1.0, "Glue": -0.2}
+    | {"LM0_0": 0.5, "UnknownWordPenalty0_0": 1.0, "WordPenalty0_0": -1.0}
 )
 
 
@@ -87,6 +88,8 @@ def test_dropped_words_leave_the_rest_as_it_is(model: Model) -> None:
     assert "LanguageModel_OOV" not in row
     score, _ = model.language_model.score(["the", "dog", "a"])
     assert row["LanguageModel"] == pytest.approx(score)
+    (kbest,) = drop.decode([Source(0, ["xx", "yy"])], WEIGHTS)
+    assert [kbest.text(h) for h in range(len(kbest))] == [""]
 
 
 @pytest.mark.parametrize("kind", [HieroDecoder, PhraseDecoder])
@@ -102,6 +105,7 @@ def test_features_and_derivations_of_dropped_words(
     for unknown, side in (("keep", "xx"), ("drop", "")):
         decoder = kind(model, templates=templates, unknown=unknown)
         (kbest,) = decoder.decode([source], WEIGHTS)
+        assert kbest.text(0) == ("the dog ist xx a yy xx" if side else "the dog a")
         feature, value = kbest.row(0)
         row = dict(zip(decoder.features.names(feature), value.tolist(), strict=True))
         assert row[f"rule_id:xx~{side}"] == 2
@@ -111,23 +115,6 @@ def test_features_and_derivations_of_dropped_words(
         assert (f"rule_id:xx~{side}" in names) and "rule_id:der~der" in names
         parts = decoder.derivation(source, WEIGHTS).parts
         assert [part.target for part in parts if part.source == "xx"] == [side] * 2
-
-
-def test_nothing_but_unknown_words(model: Model) -> None:
-    decoder = HieroDecoder(model, unknown="drop")
-    (kbest,) = decoder.decode([Source(0, ["xx", "yy"])], WEIGHTS)
-    assert [kbest.text(h) for h in range(len(kbest))] == [""]
-
-
-def test_phrases(tmp_path: Path, model: Model) -> None:
-    (tmp_path / "phrases").write_text(PHRASES)
-    table = read_phrase_table(tmp_path / "phrases")
-    phrase_model = Model(table, model.language_model)
-    weights = FrozenWeights.of({"LM0_0": 0.5, "UnknownWordPenalty0_0": 1.0, "WordPenalty0_0": -1.0})
-    for unknown, text in (("keep", "the dog ist xx a yy xx"), ("drop", "the dog a")):
-        decoder = PhraseDecoder(phrase_model, unknown=unknown, distortion_limit=0)
-        (kbest,) = decoder.decode([Source(0, SENTENCE.split())], weights)
-        assert kbest.text(0) == text
 
 
 def test_what_is_said(model: Model) -> None:
