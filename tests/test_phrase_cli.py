@@ -9,41 +9,32 @@ from pathlib import Path
 import pytest
 from commands import Run, example_source, run_command, train_until_saved
 from hydra import compose, initialize_config_dir
+from phrase_reference import OWN
+from test_grammar_formats import ARPA
 
 from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.core.weights_io import Part, read_origin, read_weights, short
+from torchtune_smt.core.weights_io import Part, read_weights, short
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features.templates import template_of
 from torchtune_smt.models import MosesModel, load_model
 from torchtune_smt.models.moses_ini import read_moses_ini
 
 # The published strength leaves hardly any of the features of so short a run.
-SHORT = [
-    "tuner.epochs=1",
-    "tuner.sentences=40",
-    "tuner.result=last",
-    "regularizer.strength=0.001",
-    "decoder.pop_limit=20",
-    "decoder.k=20",
-]
-DENSE = [
-    *(f"TranslationModel0_{i}" for i in range(4)),
-    "LogRuleCount",
-    "UniqueRule",
-    *(f"LexicalReordering0_{i}" for i in range(8)),
-    "Distortion0_0",
-    "LM0_0",
-    "WordPenalty0_0",
-    "PhrasePenalty0_0",
-    "UnknownWordPenalty0_0",
-]
+SHORT = ["tuner.epochs=1", "tuner.sentences=40", "tuner.result=last", "decoder.pop_limit=20"]
+SHORT += ["regularizer.strength=0.001", "decoder.k=20"]
+DENSE = [*(f"TranslationModel0_{i}" for i in range(4)), "LogRuleCount", "UniqueRule"]
+DENSE += [*(f"LexicalReordering0_{i}" for i in range(8)), *OWN]
 
 
 def weights_of(path: Path) -> dict[str, float]:
     names, values = read_weights(path)
     return dict(zip(names, values.tolist(), strict=True))
+
+
+def templates_of(run: Path) -> set[str]:
+    return {template_of(name) for name in weights_of(run / "weights.txt.gz").keys() - DENSE}
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +51,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_published_experiment(tuned: Path) -> None:
     decoder = PhraseDecoder(load_model(tuned / "outputs" / "models" / "example-phrase"))
     assert decoder.dense_names == DENSE and len(DENSE) == 19
-    sparse = weights_of(tuned / "run" / "weights.txt.gz").keys() - DENSE
-    assert {template_of(name) for name in sparse} == {"rule_id", "alignment", "lex_reordering"}
+    assert templates_of(tuned / "run") == {"rule_id", "alignment", "lex_reordering"}
     text = str(example_folder() / "dev.de")
     options = ["weights=run/weights.txt.gz", f"input={text}", "output=out"]
     run_command("translate", *options, folder=tuned).check()
@@ -75,8 +65,7 @@ def test_tuning_on_the_bitext_leaves_sentences_out(tuned: Path) -> None:
     options = [*SHORT, "tuner.tune_on=train", "model.folds=2", "hydra.run.dir=train"]
     outcome = run_command("train", "experiment=green2013", *options, folder=tuned)
     assert "extracted" not in outcome.check().out
-    sparse = weights_of(tuned / "train" / "weights.txt.gz").keys() - DENSE
-    assert {template_of(name) for name in sparse} == {"rule_id", "alignment", "lex_reordering"}
+    assert templates_of(tuned / "train") == {"rule_id", "alignment", "lex_reordering"}
 
 
 def test_a_hierarchical_system_beside_one_with_phrases(tuned: Path, run: Run) -> None:
@@ -119,22 +108,22 @@ def test_a_hierarchical_system_beside_one_with_phrases(tuned: Path, run: Run) ->
 @pytest.mark.parametrize(
     ("options", "model", "features"),
     [
-        ([], "phrase", "green2013_phrase"),
-        (["decoder=phrase"], "phrase", "green2013_phrase"),
-        (["model=moses"], "moses", "green2013_phrase"),
-        (["decoder=hiero"], "hiero", "green2013_hiero"),
-        (["decoder=hiero", "model=files"], "files", "green2013_hiero"),
-        (["decoder=kbest_files"], "hiero", "green2013_kbest_files"),
-        (["decoder=kbest_files", "features=dense"], "hiero", "dense"),
+        ("", "phrase", "green2013_phrase"),
+        ("decoder=phrase", "phrase", "green2013_phrase"),
+        ("model=moses", "moses", "green2013_phrase"),
+        ("decoder=hiero", "hiero", "green2013_hiero"),
+        ("decoder=hiero model=files", "files", "green2013_hiero"),
+        ("decoder=kbest_files", "hiero", "green2013_kbest_files"),
+        ("decoder=kbest_files features=dense", "hiero", "dense"),
     ],
 )
 def test_what_follows_the_decoder(
-    options: list[str], model: str, features: str, repository: Path
+    options: str, model: str, features: str, repository: Path
 ) -> None:
     """With another decoder behind it, the experiment is that of another kind of system."""
     with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
-        options = ["experiment=green2013", *options]
-        composed = compose("train", options, return_hydra_config=True)
+        given = ["experiment=green2013", *options.split()]
+        composed = compose("train", given, return_hydra_config=True)
     choices = composed.hydra.runtime.choices
     assert (choices.model, choices.features) == (model, features)
     assert composed.optimizer.lr == 0.02 and composed.tuner.batch_size == 20
@@ -143,25 +132,18 @@ def test_what_follows_the_decoder(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ["decoder=phrase", "model=hiero"],
-            "this model has rules with gaps; take model=phrase or model=moses",
-        ),
-        (["model=phrase"], "has phrase pairs alone; take model=hiero, or decoder=phrase"),
-        (["model=moses", "model.ini=none"], "has phrase pairs alone; take model=hiero, or decoder"),
+        ("decoder=phrase model=hiero", "has rules with gaps; take model=phrase or model=moses"),
+        ("model=phrase", "has phrase pairs alone; take model=hiero, or decoder=phrase"),
+        ("model=moses model.ini=none", "has phrase pairs alone; take model=hiero, or decoder"),
     ],
 )
-def test_a_model_of_another_decoder_is_refused(
-    options: list[str], message: str, tmp_path: Path
-) -> None:
+def test_a_model_of_another_decoder_is_refused(options: str, message: str, tmp_path: Path) -> None:
     """Before it is built or read."""
-    outcome = run_command("train", *options, "hydra.run.dir=bad", folder=tmp_path)
-    assert outcome.code == 1
-    assert message in outcome.err
+    outcome = run_command("train", *options.split(), "hydra.run.dir=bad", folder=tmp_path)
+    assert outcome.code == 1 and message in outcome.err
     assert not (tmp_path / "bad").exists() and not (tmp_path / "outputs").exists()
 
 
-LM = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <s>\n-1 </s>\n-2 <unk>\n\n\\end\\\n"
 INI = """\
 [distortion-limit]
 4
@@ -185,7 +167,7 @@ LM0= 0.5
 @pytest.fixture
 def moses(tmp_path: Path) -> Path:
     (tmp_path / "table").write_text("ein haus ||| a house ||| 0.5\nhaus ||| home ||| 0.5\n")
-    (tmp_path / "lm.arpa").write_text(LM)
+    (tmp_path / "lm.arpa").write_text(ARPA)
     (tmp_path / "moses.ini").write_text(INI)
     (tmp_path / "dev.de").write_text("ein haus\nhaus ein haus\n")
     (tmp_path / "dev.en").write_text("a house\nhome a house\n")
@@ -250,17 +232,14 @@ NAMELESS = INI.replace("name=TranslationModel0 ", "").replace(
 
 def test_weights_that_have_no_effect_on_translations(moses: Path) -> None:
     """As of a name with a typing error; sparse features that no sentence has are no such."""
-    options = [*MOSES, "input=dev.de", "weights=w"]
-    (moses / "w").write_text("LM0_0 0.5\nTranslationMode0_0 3\nrule_id:never~met 100\n")
-    told = "w: {} of 3 weights are left out, as their features, such as TranslationMode0_0, are not"
-    outcome = run_command("translate", *options, "features=dense", folder=moses).check()
-    assert f"{told.format(2)} in use here\n" in outcome.err
-    assert "left out" not in outcome.out
-    outcome = run_command("translate", *options, "features=rule_id", folder=moses).check()
-    assert f"{told.format(1)} in use here\n" in outcome.err
-    (moses / "w").write_text("LM0_0 0.5\nrule_id:never~met 100\n")
-    outcome = run_command("translate", *options, "features=rule_id", folder=moses).check()
-    assert "left out" not in outcome.err
+    wrong, right = "LM0_0 0.5\nTranslationMode0_0 3\n", "LM0_0 0.5\n"
+    for dense, text, count in (("dense", wrong, 2), ("rule_id", wrong, 1), ("rule_id", right, 0)):
+        (moses / "w").write_text(f"{text}rule_id:never~met 100\n")
+        options = [*MOSES, "input=dev.de", "weights=w", f"features={dense}"]
+        outcome = run_command("translate", *options, folder=moses).check()
+        said = f"w: {count} of 3 weights are left out, as their features, such as TranslationMode0_"
+        assert (said in outcome.err) == (count > 0) == ("left out" in outcome.err)
+        assert "left out" not in outcome.out
 
 
 def test_start_values_for_a_part_of_the_dense_features(moses: Path) -> None:
@@ -268,13 +247,11 @@ def test_start_values_for_a_part_of_the_dense_features(moses: Path) -> None:
     options = [*MOSES, "data.dev=[dev.de,dev.en]", "data.test=null", "tuner.epochs=1"]
     options += ["features=dense", "overwrite=true", "hydra.run.dir=part"]
     told = "init.values has no weight for 1 of 6 dense features, such as PhraseDictionaryMemory0_0"
-    for start in ("init=moses", "init=default"):
-        outcome = run_command("train", *options, start, folder=moses).check()
-        assert f"{told}, which start at 0; give one with +init.values.PhraseD" in outcome.out
     more = "+init.values.PhraseDictionaryMemory0_0=0.2"
-    for start in (["init=zero"], ["init=moses", more]):
+    starts = [["init=moses"], ["init=default"], ["init=zero"], ["init=moses", more]]
+    for start, is_told in zip(starts, (True, True, False, False), strict=True):
         outcome = run_command("train", *options, *start, folder=moses).check()
-        assert "init.values has no weight" not in outcome.out
+        assert (told in outcome.out) == is_told == ("init.values has no weight" in outcome.out)
 
 
 # What weights belong to: tables, their type, and on resuming limits
@@ -295,9 +272,6 @@ def ordered(moses: Path) -> Path:
     return moses
 
 
-TWICE = "tuner.epochs=2"
-
-
 def part_of(folder: Path, ini: str = ORDERED, reordering: str | None = None) -> Part:
     (folder / "moses.ini").write_text(ini)
     given = None if reordering is None else str(folder / reordering)
@@ -306,75 +280,51 @@ def part_of(folder: Path, ini: str = ORDERED, reordering: str | None = None) -> 
 
 
 def test_the_reordering_model_belongs_to_it(ordered: Path) -> None:
+    def digest(kind: str) -> str:
+        return part_of(ordered, ORDERED.replace(TYPE, kind)).digest
+
     own = part_of(ordered)
     assert own.name == f"{ordered / 'table'} with {ordered / 'reordering'} as {TYPE}"
     assert part_of(ordered) == own
-    assert part_of(ordered, reordering="other").digest != own.digest
-    for kind in ("wbe-monotonicity-backward-fe", "hier-monotonicity-forward-fe"):
-        assert part_of(ordered, ORDERED.replace(TYPE, kind)).digest != own.digest
-    # Two names of one type.
-    words, phrases, short_name = (
-        part_of(ordered, ORDERED.replace(TYPE, kind)).digest
-        for kind in (
-            "wbe-monotonicity-backward-fe-allff",
-            "phrase-monotonicity-backward-fe",
-            "monotonicity-backward-fe",
-        )
-    )
-    assert words == phrases == short_name
+    others = [digest("wbe-monotonicity-backward-fe"), digest("hier-monotonicity-forward-fe")]
+    others.append(part_of(ordered, reordering="other").digest)
+    # Three names of one type.
+    names = ("wbe-{}-allff", "phrase-{}", "{}")
+    same = {others[0], *(digest(name.format("monotonicity-backward-fe")) for name in names)}
+    lines = [line for line in ORDERED.splitlines(True) if not line.startswith("LexicalReordering")]
+    alone = Part(str(ordered / "table"), short(file_checksum(ordered / "table")))
+    assert part_of(ordered, "".join(lines)) == alone
     (ordered / "table").write_text("ein haus ||| a house ||| 0.25\nhaus ||| home ||| 0.5\n")
-    assert part_of(ordered).digest != own.digest
-
-
-def test_without_a_reordering_model_it_is_the_table(ordered: Path) -> None:
-    lines = [line for line in ORDERED.splitlines() if not line.startswith("LexicalReordering")]
-    part = part_of(ordered, "\n".join(lines) + "\n")
-    assert part == Part(str(ordered / "table"), short(file_checksum(ordered / "table")))
+    others.append(part_of(ordered).digest)
+    assert own.digest not in others and len(same) == 1
 
 
 def test_weights_of_another_reordering_model(ordered: Path) -> None:
     run_command("train", *TRAIN, folder=ordered).check()
-    weights = ordered / "run" / "weights.txt.gz"
-    origin = read_origin(weights)
-    assert origin is not None
-    assert origin.parts["grammar"].name == f"table with reordering as {TYPE} (de-en)"
-    translate = ["translate", *MOSES, "features=dense", f"weights={weights}", "input=dev.de"]
-    run_command(*translate, folder=ordered).check()
-    outcome = run_command(*translate, "model.reordering_table=other", folder=ordered)
-    assert outcome.code == 1
-    assert f"belongs to the grammar table with reordering as {TYPE} (de-en) [" in outcome.err
-    assert f"and not to the grammar table with other as {TYPE} (de-en) [" in outcome.err
-    (ordered / "moses.ini").write_text(ORDERED.replace("hier-", "wbe-"))
-    outcome = run_command(*translate, folder=ordered)
-    assert outcome.code == 1
-    assert "and not to the grammar table with reordering as wbe-monotonicity-" in outcome.err
+    translate = ["translate", *MOSES, "features=dense", "weights=run/weights.txt.gz"]
+    run_command(*translate, "input=dev.de", folder=ordered).check()
+    belongs = f"belongs to the grammar table with reordering as {TYPE} (de-en) ["
+    for option, ini, name in (
+        (["model.reordering_table=other"], ORDERED, f"other as {TYPE} (de-en) ["),
+        ([], ORDERED.replace("hier-", "wbe-"), "reordering as wbe-monotonicity-"),
+    ):
+        (ordered / "moses.ini").write_text(ini)
+        outcome = run_command(*translate, "input=dev.de", *option, folder=ordered)
+        assert outcome.code == 1 and belongs in outcome.err
+        assert f"and not to the grammar table with {name}" in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("hier-", "wbe-", "is of a run with grammar = "),
-        (
-            "[feature]",
-            "[stack]\n9\n[feature]",
-            "is of a run with stack_size of the model = None, and now it is 9",
-        ),
-    ],
-)
-def test_a_model_that_has_changed_is_not_resumed(
-    ordered: Path, old: str, new: str, message: str
-) -> None:
-    train_until_saved(ordered, *TRAIN, TWICE)
-    assert old in ORDERED
-    (ordered / "moses.ini").write_text(ORDERED.replace(old, new, 1))
-    outcome = run_command("train", "resume=run", folder=ordered)
-    assert outcome.code == 1 and message in outcome.err
-    (ordered / "moses.ini").write_text(ORDERED)
-    run_command("train", "resume=run", folder=ordered).check()
-
-
-def test_a_limit_that_an_option_gives(ordered: Path) -> None:
-    """What moses.ini says of it has no effect."""
-    train_until_saved(ordered, *TRAIN, TWICE, "decoder.distortion_limit=3")
+def test_a_model_that_has_changed_is_not_resumed(ordered: Path) -> None:
+    """What moses.ini says of a limit that an option gives has no effect."""
+    train_until_saved(ordered, *TRAIN, "tuner.epochs=2", "decoder.distortion_limit=3")
+    stack = ORDERED.replace("[feature]", "[stack]\n9\n[feature]")
+    for text, message in (
+        (ORDERED.replace("hier-", "wbe-"), "is of a run with grammar = "),
+        (stack, "is of a run with stack_size of the model = None, and now it is 9"),
+    ):
+        assert text != ORDERED
+        (ordered / "moses.ini").write_text(text)
+        outcome = run_command("train", "resume=run", folder=ordered)
+        assert outcome.code == 1 and message in outcome.err
     (ordered / "moses.ini").write_text(ORDERED.replace("-limit]\n4", "-limit]\n5"))
     run_command("train", "resume=run", folder=ordered).check()

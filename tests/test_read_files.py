@@ -98,25 +98,26 @@ def test_a_file_that_has_changed_is_named(place: Path, name: str) -> None:
     assert old in text
     data = text.replace(old, new).encode()
     path.write_bytes(gzip.compress(data) if zipped else data)
-    assert refused(place) == (
-        f"{name}: has changed since the run began, and is one of the files of {option}; put it "
-        "back as it was, or start the run anew"
-    )
-    # The cure; whether it was touched does not matter.
+    changed = f"{name}: has changed since the run began, and is one of the files of {option}; "
+    assert refused(place).startswith(changed)
+    if name == "scores":
+        # Another setting is said first.
+        other = refused(place, "data.test=[test.de,sets/dev.en]")
+        assert "is of a run with data.test = ['test.de', 'test.en'], and now" in other
+    # The cure; whether it was touched does not matter, nor what is not read.
     path.write_bytes(whole)
+    (place / "sets" / "test.de").write_text("etwas anderes\n")
     run_command("train", "resume=run", folder=place).check()
 
 
 def test_the_start_may_change(place: Path) -> None:
     """The checkpoint has other weights by then."""
-    shutil.copytree(place, place.parent / "alike")
-    start = place / "start"
-    start.write_text(start.read_text().replace("0.5", "0.25"))
-    weights = []
-    for folder in (place, place.parent / "alike"):
+    alike = Path(shutil.copytree(place, place.parent / "alike"))
+    (place / "start").write_text("LM 0.25\nTM 0.1\n")
+    for folder in (place, alike):
         run_command("train", "resume=run", folder=folder).check()
-        weights.append((folder / "run" / "weights.txt.gz").read_bytes())
-    assert weights[0] == weights[1]
+    weights = ((folder / "run" / "weights.txt.gz").read_bytes() for folder in (place, alike))
+    assert len({*weights}) == 1
 
 
 def test_a_run_that_is_made_longer(place: Path) -> None:
@@ -132,36 +133,11 @@ def test_references_that_come_and_go(place: Path) -> None:
     shutil.copytree(place, place.parent / "renamed")
     run_command("train", "resume=run", folder=place.parent / "renamed").check()
     shutil.copy(sets / "dev.en.0", sets / "dev.en.1")
-    assert refused(place) == (
-        "sets/dev.en.0: was not there when the run began, and is one of the files of data.dev now; "
-        "take it away, or start the run anew"
-    )
-
-
-def test_a_reference_that_is_gone(place: Path) -> None:
+    assert refused(place).startswith("sets/dev.en.0: was not there when the run began, and is one ")
     shutil.rmtree(place / "run")
-    sets = place / "sets"
-    (sets / "dev.en").rename(sets / "dev.en.0")
-    shutil.copy(sets / "dev.en.0", sets / "dev.en.1")
     train_until_saved(place, *OF_LISTS)
     (sets / "dev.en.1").unlink()
-    assert refused(place) == (
-        "sets/dev.en.1: was one of the files of data.dev when the run began, and is not there now; "
-        "put it back, or start the run anew"
-    )
-
-
-def test_what_is_not_read_may_change(place: Path) -> None:
-    for folder in ("test", "train"):
-        (place / "sets" / f"{folder}.de").write_text("etwas anderes\n")
-    run_command("train", "resume=run", folder=place).check()
-
-
-def test_another_setting_is_said_first(place: Path) -> None:
-    (place / "test.en").write_text("a fine day\nthank you\n")
-    assert "is of a run with data.test = ['test.de', 'test.en'], and now" in refused(
-        place, "data.test=[test.de,sets/dev.en]"
-    )
+    assert refused(place).startswith("sets/dev.en.1: was one of the files of data.dev when the run")
 
 
 def test_text_that_is_decoded(tmp_path: Path) -> None:

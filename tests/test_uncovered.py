@@ -41,7 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 WEIGHTS = FrozenWeights.of(
     {"LanguageModel": 1.0, "WordPenalty": -0.1, "PassThrough": -1.0, "Count": 1.0, "Glue": -0.2}
-    | {"LM0_0": 0.5, "UnknownWordPenalty0_0": 1.0, "WordPenalty0_0": -1.0}
+    | {"LM0_0": 0.5, "UnknownWordPenalty0_0": 1.0, "WordPenalty0_0": -1.0, "Distortion0_0": 1.0}
 )
 
 
