@@ -12,10 +12,10 @@ import pytest
 import torch
 from commands import run_command
 from scipy.optimize import minimize
+from small_lists import as_set, edits, put
 
 from torchtune_smt import KBestLists, Pro, Stochastic, Vocabulary, tune_lists
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.evaluation.tuned import ListSet
 from torchtune_smt.features.texts import NAMES, SHARES, TextFeatures, added_by
 from torchtune_smt.kbest.order import scale_of
 from torchtune_smt.losses import ExpectedGain, Logistic
@@ -43,57 +43,39 @@ def records(seed, n, k=5, voting=0.0):
             hypotheses.append({"text": " ".join(text), "features": {"good": good, "own": own}})
             hypotheses[-1]["score"] = 0.7 * good + 0.3 * own
         hypotheses.sort(key=lambda one: -one["score"])
-        found.append(
-            {"id": f"s{seed}-{number}", "hypotheses": hypotheses, "references": [" ".join(words)]}
-        )
+        id, references = f"s{seed}-{number}", [" ".join(words)]
+        found.append({"id": id, "hypotheses": hypotheses, "references": references})
     return found
 
 
-def as_set(name, some, vocabularies):
-    lists = KBestLists.of_records(some, words=vocabularies[0], names=vocabularies[1])
-    return ListSet(name, lists, [[one["references"][0].split()] for one in some])
-
-
-def edits(a, b):
-    """The edit distance, by its definition."""
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        last, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (x != y))
-    return row[-1]
+def table_of(lists):
+    """The features of texts of each hypothesis."""
+    return lists.rows.dense(len(lists.features))[:, lists.features.lookup(NAMES)]
 
 
 def test_dense_features_by_brute_force() -> None:
     some = records(3, 40)
     some[1]["hypotheses"][0]["text"] = "w1 w1 w1 w2 w2"
     lists = KBestLists.of_records(some)
-    start = np.array([0.7, 0.3])
-    text = TextFeatures.of(lists, start)
+    text = TextFeatures.of(lists, np.array([0.7, 0.3]))
     # New lists, with words and features in other vocabularies; and these themselves.
     other = KBestLists.of_records(records(4, 9), names=Vocabulary(["x", "own"]))
+    there = [{w for h in r["hypotheses"] for w in h["text"].split()} for r in some]
     for given, source in ((lists, some), (other, records(4, 9))):
-        added = text.added(given)
-        table = added.rows.dense(len(added.features))[:, added.features.lookup(NAMES)]
-        h = 0
+        rows = iter(table_of(text.added(given)))
         for one in source:
             texts = [hypothesis["text"] for hypothesis in one["hypotheses"]]
-            score = [hypothesis["score"] for hypothesis in one["hypotheses"]]
+            score = np.array([hypothesis["score"] for hypothesis in one["hypotheses"]])
             for mine in texts:
-                expected = []
+                expected, words = [], mine.split()
                 for scale in text.scales:
-                    p = np.exp(scale * (np.array(score) - max(score)))
+                    p = np.exp(scale * (score - max(score)))
                     expected.append(p @ [edits(mine, theirs) for theirs in texts] / p.sum())
-                there = [
-                    max(1, sum(any(w in t["text"].split() for t in r["hypotheses"]) for r in some))
-                    for w in mine.split()
-                ]
-                words = mine.split()
-                expected += [edits(mine, texts[0]), len(words), sum(map(math.log, there))]
-                expected.append(sum(n <= 3 for n in there))
+                count = [max(1, sum(w in known for known in there)) for w in words]
+                expected += [edits(mine, texts[0]), len(words), sum(map(math.log, count))]
+                expected.append(sum(n <= 3 for n in count))
                 expected.append(sum(a == b for a, b in pairwise(words)))
-                assert table[h] == pytest.approx(expected), (h, mine)
-                h += 1
+                assert next(rows) == pytest.approx(expected), mine
     assert list(SHARES) == list(NAMES[:3])
 
 
@@ -135,22 +117,14 @@ def planted(seed, n=400, more=0):
 
 def test_expected_errors_are_those_of_the_loss() -> None:
     """By autograd, on features and gains that have a spread of 1, from a start at its scale."""
-    lists = planted(1)
-    size, gains = (
-        spread(lists.begin, lists.rows, 3),
-        np.std(lists.gain.reshape(-1, 5) - lists.gain.reshape(-1, 5).mean(axis=1, keepdims=True)),
-    )
-    start = np.array([0.3, 0.0, -0.2])
+    lists, start = planted(1), np.array([0.3, 0.0, -0.2])
+    size, gains = spread(lists.begin, lists.rows, 3), lists.gain.reshape(-1, 5)
+    gains = np.std(gains - gains.mean(axis=1, keepdims=True))
     found = ExpectedErrors(passes=3, batch_size=30).solve(lists, start, (5,))
     scaled = replace(lists, rows=lists.rows.scaled(1 / size), gain=lists.gain / gains)
-    slow = Stochastic(
-        AllPairs(),
-        ExpectedGain(reduction="mean"),
-        partial(AdaGrad, lr=0.1),
-        3,
-        30,
-        towards="start",
-    ).solve(scaled, found.report["scale"] * start * size, (5,))
+    loss, optimizer = ExpectedGain(reduction="mean"), partial(AdaGrad, lr=0.1)
+    slow = Stochastic(AllPairs(), loss, optimizer, 3, 30, towards="start")
+    slow = slow.solve(scaled, found.report["scale"] * start * size, (5,))
     assert found.weights == pytest.approx(slow.weights / size / found.report["scale"])
     # Units are nobody's.
     factor = np.array([1e3, 1e-3, 7.0])
@@ -202,34 +176,24 @@ def test_weights_are_pulled_to_the_start(regularizer) -> None:
 
 def test_pro_has_its_prior_at_the_start() -> None:
     lists, start = planted(5, 60), np.array([0.5, 2.0, -1.0])
-    differences = lists.rows.differences(
-        np.array(
-            [
-                [a, b]
-                for s in range(60)
-                for a in range(5 * s, 5 * s + 5)
-                for b in range(5 * s, 5 * s + 5)
-                if lists.gain[a] > lists.gain[b]
-            ]
-        )
-    ).dense(3)
+    pairs = [(a, b) for s in range(0, 300, 5) for a in range(s, s + 5) for b in range(s, s + 5)]
+    pairs = np.array([(a, b) for a, b in pairs if lists.gain[a] > lists.gain[b]])
+    differences = lists.rows.differences(pairs).dense(3)
 
     def objective(w):
         pull = ((w - start) ** 2).sum() / (2 * 0.1**2)
         return 2 * np.logaddexp(0, -differences @ w).sum() + pull
 
-    best = minimize(objective, start).x
-    found = Pro(AllPairs(), sigma=0.1, towards="start").solve(lists, start, (0,)).weights
-    assert found == pytest.approx(best, abs=1e-3)
-    assert Pro(AllPairs(), sigma=1e-6, towards="start").solve(lists, start, (0,)).weights == (
-        pytest.approx(start, abs=1e-6)
-    )
+    for sigma, best, near in ((0.1, minimize(objective, start).x, 1e-3), (1e-6, start, 1e-6)):
+        found = Pro(AllPairs(), sigma=sigma, towards="start").solve(lists, start, (0,)).weights
+        assert found == pytest.approx(best, abs=near)
 
 
 def test_texts_that_tell_errors_are_found(tmp_path: Path) -> None:
     """Features know little, and the others of a list much; on new lists, too, and in rerank."""
+    made = {name: records(seed, 600, voting=0.9) for name, seed in (("d", 1), ("t", 2))}
     names = Vocabulary(), Vocabulary()
-    dev, test = (as_set(n, records(s, 600, voting=0.9), names) for n, s in (("d", 1), ("t", 2)))
+    dev, test = (as_set(name, some, names) for name, some in made.items())
     plain, dense = (
         tune_lists(dev, test, metric=WordErrorRate(), folds=2, samples=20, texts=texts)
         for texts in ("none", "auto")
@@ -238,37 +202,22 @@ def test_texts_that_tell_errors_are_found(tmp_path: Path) -> None:
     assert "risk_sharp" in dense.text()
     for before, after in zip(plain.judged[1:], dense.judged[1:], strict=True):
         assert after.after < before.after - 1
-    few = tune_lists(
-        as_set("d", records(1, 60), (Vocabulary(), Vocabulary())),
-        metric=WordErrorRate(),
-        folds=0,
-        samples=20,
-    )
+    options = {"metric": WordErrorRate(), "samples": 20}
+    few = tune_lists(as_set("d", records(1, 60)), **options, folds=0)
     assert few.text_features is None
     # Weights that were tuned on all folds say nothing of one.
-    again = tune_lists(
-        as_set("d", records(1, 60), (Vocabulary(), Vocabulary())),
-        metric=WordErrorRate(),
-        start=few.weights,
-        folds=2,
-        samples=20,
-    )
+    again = tune_lists(as_set("d", records(1, 60)), **options, start=few.weights, folds=2)
     assert any("start" in note for note in again.notes)
     assert not any("start" in note for note in plain.notes)
-    for name, seed in (("d", 1), ("t", 2)):
-        lines = [json.dumps(one) + "\n" for one in records(seed, 600, voting=0.9)]
-        (tmp_path / name).write_text("".join(lines))
+    put(tmp_path, {name: map(json.dumps, some) for name, some in made.items()})
     options = ["dev=d", "metric=wer", "folds=0", "samples=20"]
     run_command("tune", *options, folder=tmp_path).check()
-    for name, judged in (("d", dense.judged[0]), ("t", dense.judged[2])):
+    for (name, source), judged in zip(made.items(), dense.judged[::2], strict=True):
         given = ["weights=tuned.weights.txt", f"input={name}", f"output={name}.out"]
         run_command("rerank", *given, folder=tmp_path).check()
-        lines = (tmp_path / f"{name}.out").read_text().splitlines()
-        source = records(1 if name == "d" else 2, 600, voting=0.9)
+        lines = [line.split()[1:] for line in (tmp_path / f"{name}.out").read_text().splitlines()]
         references = [one["references"][0].split() for one in source]
-        wrong = sum(
-            edits(line.split()[1:], words) for line, words in zip(lines, references, strict=True)
-        )
+        wrong = sum(map(edits, lines, references))
         assert 100 * wrong / sum(map(len, references)) == pytest.approx(judged.after)
 
 
@@ -276,61 +225,51 @@ def test_texts_that_tell_nothing_do_no_harm() -> None:
     """On lists whose texts are noise, what folds expect is no worse than the start by much."""
     lost = []
     for seed in range(4):
-        some = records(seed, 500)
-        generator = np.random.default_rng(seed)
+        some, generator = records(seed, 500), np.random.default_rng(seed)
         for one in some:
-            for hypothesis in one["hypotheses"]:
-                words = [f"w{w}" for w in generator.integers(0, 30, 6)]
-                hypothesis["text"] = " ".join(words)
-            one["references"] = [" ".join(f"w{w}" for w in generator.integers(0, 30, 6))]
-        dev = as_set("d", some, (Vocabulary(), Vocabulary()))
-        tuned = tune_lists(dev, metric=WordErrorRate(), samples=20, folds=3)
+            *texts, reference = generator.integers(0, 30, (len(one["hypotheses"]) + 1, 6)).tolist()
+            one["references"] = [" ".join(map(str, reference))]
+            for hypothesis, words in zip(one["hypotheses"], texts, strict=True):
+                hypothesis["text"] = " ".join(map(str, words))
+        tuned = tune_lists(as_set("d", some), metric=WordErrorRate(), samples=20, folds=3)
         lost.append(tuned.judged[1].after - tuned.judged[1].before)
     assert np.mean(lost) < 0.5
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    lists = KBestLists.of_records(records(1, 5))
+    lists, path = KBestLists.of_records(records(1, 5)), tmp_path / "w"
     text = TextFeatures.of(lists, np.array([0.7, 0.3]))
-    with pytest.raises(InputError, match="risk_sharp"):
-        text.added(text.added(lists))
-    with pytest.raises(InputError, match="good"):
-        text.added(KBestLists.of_records([{"hypotheses": [{"text": "a", "features": {"z": 1}}]}]))
-    (tmp_path / "w").write_text(f"good 1\n# {text.comment()[:-5]}\n")
-    with pytest.raises(InputError, match="whole"):
-        TextFeatures.read(tmp_path / "w")
+    other = KBestLists.of_records([{"hypotheses": [{"text": "a", "features": {"z": 1}}]}])
+    for some, word in ((text.added(lists), "risk_sharp"), (other, "good")):
+        with pytest.raises(InputError, match=word):
+            text.added(some)
     for old, new in (
+        (text.comment()[-5:], ""),
         (repr(text.scales[0]), "NaN"),
         ('"good": 0.7', '"good": 1e999'),
         ('"frequency": {', '"frequency": {"a": 1e999, '),
         ('"frequency": {', '"frequency": {"a": 0, '),
     ):
         assert old in text.comment()
-        (tmp_path / "w").write_text(f"good 1\n# {text.comment().replace(old, new)}\n")
+        path.write_text(f"good 1\n# {text.comment().replace(old, new)}\n")
         with pytest.raises(InputError, match="whole"):
-            TextFeatures.read(tmp_path / "w")
+            TextFeatures.read(path)
     for lines in (f"good 1\n# {text.comment()}\n", f"#{text.comment()}\r\ngood 1\r\n"):
-        (tmp_path / "w").write_bytes(lines.encode())
-        assert TextFeatures.read(tmp_path / "w") == text
+        path.write_bytes(lines.encode())
+        assert TextFeatures.read(path) == text
     # The line is lost.
-    (tmp_path / "w").write_text("good 1\nrisk_flat 1\n")
-    assert added_by(tmp_path / "w", ["good"]) is None
-    check = added_by(tmp_path / "w", ["good", "risk_flat"])
-    with pytest.raises(InputError, match="risk_flat"):
-        check(KBestLists.of_records(records(1, 5)))
-    # Lists of Moses have another name for a feature of one value.
+    path.write_text("good 1\nrisk_flat 1\n")
+    assert added_by(path, ["good"]) is None
+    check = added_by(path, ["good", "risk_flat"])
     some = records(1, 5)
-    for one in some:
-        for hypothesis in one["hypotheses"]:
-            hypothesis["features"] = {f"{n}_0": v for n, v in hypothesis["features"].items()}
-    moses, own = text.added(KBestLists.of_records(some)), text.added(lists)
-    there = [
-        one.rows.dense(len(one.features))[:, one.features.lookup(NAMES)] for one in (moses, own)
-    ]
-    assert (there[0] == there[1]).all()
-
-
-def test_exempt_features_are_there_and_not_all() -> None:
+    with pytest.raises(InputError, match="risk_flat"):
+        check(KBestLists.of_records(some))
+    # Lists of Moses have another name for a feature of one value.
+    for hypothesis in (h for one in some for h in one["hypotheses"]):
+        hypothesis["features"] = {f"{n}_0": v for n, v in hypothesis["features"].items()}
+    moses = KBestLists.of_records(some)
+    assert (table_of(text.added(moses)) == table_of(text.added(lists))).all()
+    # Exempt features are there, and not all.
     lists, start = planted(1, 20, more=2), np.zeros(5)
     for exempt, match in ((["lm"], "lm"), (["a", "b", "c", "n:0", "n:1"], "nothing")):
         with pytest.raises(InputError, match=match):
