@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import os
 import re
 import shutil
@@ -16,6 +14,7 @@ import pytest
 import sacrebleu
 import yaml
 from commands import Outcome, Run, example_target, run_command
+from small_lists import put
 
 from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.errors import InputError
@@ -29,10 +28,6 @@ FEW = "samples=50"
 
 def compare(folder: Path, *arguments: str | Path, command: str = "compare") -> Outcome:
     return run_command(command, *arguments, folder=folder)
-
-
-def rows(outcome: Outcome) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(outcome.check().out)))
 
 
 def leave_out(lines: list[str], number: int, every: int) -> list[str]:
@@ -52,9 +47,9 @@ def sweep(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
         copy = folder / str(number)
         shutil.copytree(run.folder, copy, ignore=shutil.ignore_patterns("tensorboard"))
         overrides = ["threads=2", "tuner.epochs=2", f"loss={loss}", f"seed={seed}"]
-        (copy / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(overrides))
         changed = leave_out(lines, 1 + (loss == "ramp"), 7 - seed)
-        (copy / "test.translations.txt").write_text("".join(f"{line}\n" for line in changed))
+        files = {".hydra/overrides.yaml": yaml.safe_dump(overrides)}
+        put(copy, {**files, "test.translations.txt": changed})
     return folder
 
 
@@ -64,7 +59,7 @@ def bleu(path: Path) -> sacrebleu.metrics.bleu.BLEUScore:
 
 
 def test_a_sweep_is_systems_times_seeds(sweep: Path) -> None:
-    found = rows(compare(sweep.parent, sweep, "table=csv", FEW))
+    found = compare(sweep.parent, sweep, "table=csv", FEW).rows()
     assert [(row["metric"], row["system"]) for row in found] == [
         (metric, f"loss={loss}")
         for metric in ("BLEU", "chrF2", "TER")
@@ -91,30 +86,13 @@ def test_a_sweep_is_systems_times_seeds(sweep: Path) -> None:
     assert 0 < float(other["p"]) <= 1
 
 
-def test_the_order_of_options_makes_no_systems(sweep: Path, tmp_path: Path) -> None:
-    orders = [["loss=hinge", "tuner.epochs=2"], ["tuner.epochs=3", "tuner.epochs=2", "loss=hinge"]]
-    for seed, overrides in enumerate(orders):
-        copy = tmp_path / "both" / str(seed)
-        shutil.copytree(sweep / "0", copy)
-        overrides.insert(1, f"seed={seed}")
-        (copy / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(overrides))
-    shutil.copytree(sweep / "3", tmp_path / "both" / "other")
-    found = find_systems(str(tmp_path / "both"))
-    assert sorted(map(len, found.values())) == [1, 2]
-    (name,) = (name for name, outputs in found.items() if len(outputs) == 2)
-    assert name == "loss=hinge"
-
-
 def test_any_system_is_the_baseline(sweep: Path) -> None:
-    first = rows(compare(sweep.parent, sweep, "table=csv", "metrics=[bleu]", FEW))
+    first = compare(sweep.parent, sweep, "table=csv", "metrics=[bleu]", FEW).rows()
     for baseline in ("loss=ramp", str(sweep / "4")):
         options = [sweep, f"baseline='{baseline}'", "table=csv", "metrics=[bleu]", FEW]
-        found = rows(compare(sweep.parent, *options))
+        found = compare(sweep.parent, *options).rows()
         assert found[1]["p"] == ""
         assert found[0]["p_runs"] == first[1]["p_runs"] != ""
-    outcome = compare(sweep.parent, sweep, "baseline=nobody", FEW)
-    assert outcome.code == 1
-    assert "baseline=nobody is none of the systems; they are loss=hinge, loss=ramp" in outcome.err
 
 
 def test_tables(sweep: Path) -> None:
@@ -140,12 +118,6 @@ def test_tables(sweep: Path) -> None:
     assert {line.count("&") for line in tex.splitlines() if line.endswith(r"\\")} == {12}
 
 
-def test_seeds_apart(sweep: Path) -> None:
-    options = ["group_seeds=false", "table=csv", "metrics=[bleu]", FEW]
-    found = rows(compare(sweep.parent, sweep / "0", sweep / "1", *options))
-    assert [row["system"] for row in found] == ["seed=1", "seed=2"]
-
-
 def test_evaluate_is_compare_on_one_system(sweep: Path) -> None:
     paths = sweep / "0", sweep / "0" / "test.translations.txt"
     text = compare(sweep.parent, paths[0], FEW, command="evaluate").check().out
@@ -164,7 +136,7 @@ def test_weights_translate(run: Run) -> None:
     run_command("translate", *translate, "n_best=5", folder=run.place).check()
     options = ["metrics=[bleu]", "table=csv", FEW]
     systems = f"systems={{run:{run.folder},weights:{weights},lists:{lists}}}"
-    found = rows(compare(run.place, systems, *options))
+    found = compare(run.place, systems, *options).rows()
     assert len({row["score"] for row in found}) == 1
     assert [row["system"] for row in found] == ["run", "weights", "lists"]
     assert [row["p"] for row in found] == ["", "1.0", "1.0"]
@@ -172,37 +144,45 @@ def test_weights_translate(run: Run) -> None:
     assert float(found[2]["oracle"]) > float(found[2]["score"])
     # Another set than that of the run.
     other = [f"data.test=[{EXAMPLE / 'dev.de'},{EXAMPLE / 'dev.en.0'},{EXAMPLE / 'dev.en.1'}]"]
-    (translated,) = rows(compare(run.place, run.folder, "data=example", *other, *options))
-    (stored,) = rows(compare(run.place, run.folder, "split=dev", *options))
+    (translated,) = compare(run.place, run.folder, "data=example", *other, *options).rows()
+    (stored,) = compare(run.place, run.folder, "split=dev", *options).rows()
     assert translated["score"] == stored["score"]
 
 
 def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
-    def error(*arguments: str | Path) -> str:
-        outcome = compare(sweep.parent, *arguments, FEW)
-        assert (outcome.code, outcome.out) == (1, "")
-        return outcome.err.splitlines()[-1]
-
-    assert "holds no run with weights.txt.gz; give" in error(tmp_path)
-    assert "nothing: no such file" in error("nothing", "data=example")
-    assert "nothing: no such file" in error("nothing", "nor_this")
-    file = sweep / "1" / "test.translations.txt"
-    twice = f"systems={{a:['{file}'],b:[x],a:[y]}}"
-    assert f"{twice}: a is there twice, and one would be lost; " in error(twice, "data=example")
-    assert "a run is named twice: " in error(sweep, sweep / "1")
-    assert "there is nothing to compare with" in error(sweep / "1" / "test.translations.txt")
-    copy = tmp_path / "copy"
+    copy, file = tmp_path / "copy", sweep / "1" / "test.translations.txt"
     shutil.copytree(sweep / "0", copy)
     config = yaml.safe_load((copy / "config.yaml").read_text())
     config["data"]["lowercase"] = not config["data"]["lowercase"]
-    (copy / "config.yaml").write_text(yaml.safe_dump(config))
-    assert "was tuned with other data than" in error(sweep / "1", copy)
-    (copy / "config.yaml").write_text("data: {name: a, test: '${oc.env:HOME}'}\n")
-    assert "has no plain settings for its data" in error(copy)
-    (tmp_path / "list").write_text("1 ||| a ||| LM=1 ||| 0\n")
-    assert "list:1: this list is of sentence 1, and sentence 0 has none" in error(
-        tmp_path / "list", "data=example"
-    )
+    put(tmp_path / "bad", {"list": "1 ||| a ||| LM=1 ||| 0\n"})
+    put(tmp_path, {"text": "a house\nmine\n", "json": '{"text": "a house"}\n{"text": "mine"}\n'})
+    twice = f"systems={{a:['{file}'],b:[x],a:[y]}}"
+    for change, arguments, said in (
+        ({}, [tmp_path / "bad"], "holds no run with weights.txt.gz; give"),
+        ({}, ["nothing", "data=example"], "nothing: no such file"),
+        ({}, ["nothing", "nor_this"], "nothing: no such file"),
+        ({}, [twice, "data=example"], f"{twice}: a is there twice, and one would be lost; "),
+        ({}, [sweep, sweep / "1"], "a run is named twice: "),
+        ({}, [file], "there is nothing to compare with"),
+        ({"config.yaml": yaml.safe_dump(config)}, [sweep / "1", copy], "with other data than"),
+        (
+            {"config.yaml": "data: {name: a, test: '${oc.env:HOME}'}\n"},
+            [copy],
+            "has no plain settings for its data",
+        ),
+        (
+            {},
+            [tmp_path / "bad" / "list", "data=example"],
+            "list:1: this list is of sentence 1, and sentence 0 has none",
+        ),
+        ({}, [tmp_path / "json", f"references=[{tmp_path}/text]"], "json: holds JSON"),
+        ({}, [tmp_path / "text", f"references=[{tmp_path}/json]"], "json: holds JSON"),
+        ({}, [sweep, "baseline=nobody"], "none of the systems; they are loss=hinge, loss=ramp"),
+    ):
+        put(copy, change)
+        outcome = compare(sweep.parent, *arguments, FEW)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert said in outcome.err.splitlines()[-1]
 
 
 def test_a_run_is_scored_with_the_data_of_its_own_project(run: Run, tmp_path: Path) -> None:
@@ -211,20 +191,18 @@ def test_a_run_is_scored_with_the_data_of_its_own_project(run: Run, tmp_path: Pa
         folder = project / "outputs" / name
         shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
         for kind in ("de", "en.0", "en.1"):
-            lines = read_lines(EXAMPLE / f"dev.{kind}")[begin : begin + 15]
-            (project / f"d.{kind}").write_text("".join(f"{line}\n" for line in lines))
+            put(project, {f"d.{kind}": read_lines(EXAMPLE / f"dev.{kind}")[begin : begin + 15]})
         lines = read_lines(run.folder / "dev.translations.txt")[begin : begin + 15]
-        (folder / "dev.translations.txt").write_text("".join(f"{line}\n" for line in lines))
         config = yaml.safe_load((folder / "config.yaml").read_text())
         config["data"] |= {"folders": None, "dev": ["d.de", "d.en.0", "d.en.1"]}
-        (folder / "config.yaml").write_text(yaml.safe_dump(config))
-        text = (folder / ".hydra" / "hydra.yaml").read_text()
-        text = text.replace(str(run.folder), str(folder))
-        (folder / ".hydra" / "hydra.yaml").write_text(text.replace(str(run.place), str(project)))
+        hydra = (folder / ".hydra" / "hydra.yaml").read_text()
+        hydra = hydra.replace(str(run.folder), str(folder)).replace(str(run.place), str(project))
+        files = {"dev.translations.txt": lines, "config.yaml": yaml.safe_dump(config)}
+        put(folder, {**files, ".hydra/hydra.yaml": hydra})
 
     def scored(place: str, path: str) -> str:
         options = ["split=dev", "metrics=[bleu]", "table=csv", FEW]
-        (row,) = rows(compare(tmp_path / place, path, *options))
+        (row,) = compare(tmp_path / place, path, *options).rows()
         return row["score"]
 
     score = {name: scored(name, f"outputs/{name}") for name in ("a", "b")}
@@ -240,14 +218,6 @@ def test_a_run_is_scored_with_the_data_of_its_own_project(run: Run, tmp_path: Pa
     assert "two runs have the same seed" in both.err
     (tmp_path / "a").rename(tmp_path / "moved")
     assert scored("moved", "outputs/a") == scored("b", "../moved/outputs/a") == score["a"]
-
-
-def test_a_run_that_is_not_finished_is_left_out(sweep: Path, tmp_path: Path) -> None:
-    for name in ("0", "1"):
-        shutil.copytree(sweep / name, tmp_path / name)
-    (tmp_path / "1" / "weights.txt.gz").unlink()
-    outcome = compare(sweep.parent, tmp_path, FEW).check()
-    assert f"warning: {tmp_path / '1'}: is not finished, and is left out" in outcome.err
 
 
 def test_a_folder_that_cannot_be_read_is_no_folder_without_runs(
@@ -267,25 +237,14 @@ def test_a_folder_that_cannot_be_read_is_no_folder_without_runs(
     assert f"error: {sweep / '2'}: cannot be read (Permission denied), and there" in outcome.err
 
 
-def test_a_sweep_over_seeds_alone_is_called_after_its_folder(sweep: Path, tmp_path: Path) -> None:
-    for name in ("0", "1"):
-        shutil.copytree(sweep / name, tmp_path / "seeds" / name)
-    # A digit for Python, and none of a number.
-    (tmp_path / "seeds" / "1").rename(tmp_path / "seeds" / "1²")
-    (name,) = find_systems(str(tmp_path / "seeds"))
-    assert name == str(tmp_path / "seeds")
-
-
 @pytest.mark.parametrize("bars", [" ||| ", "\t|||\t", "  |||  "])
 def test_lists_score_as_their_best_hypotheses_do(tmp_path: Path, bars: str) -> None:
-    (tmp_path / "ref").write_text("a b c d e\nf\ng h i j k\n")
-    (tmp_path / "best").write_text("a b c d x\n\ng h i j k\n")
+    put(tmp_path, {"ref": "a b c d e\nf\ng h i j k\n", "best": "a b c d x\n\ng h i j k\n"})
     lists = [("0", "a b c d x"), ("0", ""), ("1", ""), ("2", "g h i j k")]
-    lines = [bars.join((number, text, "F=1", "0")) + "\n" for number, text in lists]
-    (tmp_path / "lists").write_text("".join(lines))
+    put(tmp_path, {"lists": [bars.join((number, text, "F=1", "0")) for number, text in lists]})
     options = ["references=ref", "table=csv", "metrics=[bleu]", FEW]
     (best,), (found,) = (
-        rows(compare(tmp_path, path, *options, command="evaluate")) for path in ("best", "lists")
+        compare(tmp_path, path, *options, command="evaluate").rows() for path in ("best", "lists")
     )
     assert float(best["score"]) > 50
     # Lists have an oracle besides.
@@ -314,14 +273,6 @@ def test_what_is_no_text_has_no_score(lines: list[str], said: str) -> None:
     check_text("out", [*lines, "ein haus"])
 
 
-def test_json_is_refused_as_translations_and_as_references(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("a house\nmine\n")
-    (tmp_path / "json").write_text('{"text": "a house"}\n{"text": "mine"}\n')
-    for system, reference in (("json", "text"), ("text", "json")):
-        outcome = compare(tmp_path, system, f"references=[{reference}]", command="evaluate")
-        assert outcome.code and "json: holds JSON" in outcome.err
-
-
 def test_lists_from_a_pipe_are_no_translations(tmp_path: Path) -> None:
     (tmp_path / "ref").write_text("a\n")
     for text, code in (("a\n", 0), ("0 ||| a ||| F=1 ||| 0\n", 1)):
@@ -344,10 +295,9 @@ def test_lists_from_a_pipe_are_no_translations(tmp_path: Path) -> None:
 )
 def test_lines_that_data_leave_out(source: str, said: str, tmp_path: Path) -> None:
     """Translations may be of all lines, and references then are those of files."""
-    (tmp_path / "de").write_text(source)
-    (tmp_path / "en").write_text("a\nb\nc\n")
-    (tmp_path / "all").write_text("a\nb\nd\n")
-    (tmp_path / "lists").write_text("".join(f"{i} ||| a ||| F=1 ||| 0\n" for i in range(3)))
+    lists = [f"{i} ||| a ||| F=1 ||| 0" for i in range(3)]
+    put(tmp_path, {"de": source, "en": "a\nb\nc\n", "all": "a\nb\nd\n", "lists": lists})
+    put(tmp_path, {"other": "a\n" * 4})
     names = ["name=x", "source_language=de", "target_language=en", "empty=skip", "test=[de,en]"]
     data = ["data=files", *(f"data.{name}" for name in names)]
     for path in ("all", "lists"):
@@ -355,5 +305,28 @@ def test_lines_that_data_leave_out(source: str, said: str, tmp_path: Path) -> No
         assert outcome.code == 1
         assert f"data.empty=skip left {said}: leave the same out here, or compare" in outcome.err
         compare(tmp_path, path, "references=[en]", FEW, command="evaluate").check()
-    (tmp_path / "other").write_text("a\n" * 4)
     assert "data.empty" not in compare(tmp_path, "other", *data, command="evaluate").err
+
+
+def test_what_systems_are_called(sweep: Path, tmp_path: Path) -> None:
+    """The order of options makes none; seeds may stand apart; runs that are not done are none."""
+    orders = [["loss=hinge", "tuner.epochs=2"], ["tuner.epochs=3", "tuner.epochs=2", "loss=hinge"]]
+    for seed, overrides in enumerate(orders):
+        copy = tmp_path / "both" / str(seed)
+        shutil.copytree(sweep / "0", copy)
+        overrides.insert(1, f"seed={seed}")
+        put(copy, {".hydra/overrides.yaml": yaml.safe_dump(overrides)})
+    shutil.copytree(sweep / "3", tmp_path / "both" / "other")
+    found = find_systems(str(tmp_path / "both"))
+    assert sorted(map(len, found.values())) == [1, 2]
+    (name,) = (name for name, outputs in found.items() if len(outputs) == 2)
+    assert name == "loss=hinge"
+    for run in ("0", "1"):
+        shutil.copytree(sweep / run, tmp_path / "seeds" / run)
+    # A digit for Python, and none of a number.
+    (tmp_path / "seeds" / "1").rename(tmp_path / "seeds" / "1²")
+    assert [*find_systems(str(tmp_path / "seeds"))] == [str(tmp_path / "seeds")]
+    assert [*find_systems(str(tmp_path / "seeds"), group_seeds=False)] == ["seed=1", "seed=2"]
+    (tmp_path / "seeds" / "1²" / "weights.txt.gz").unlink()
+    outcome = compare(tmp_path, "seeds", FEW).check()
+    assert "warning: seeds/1²: is not finished, and is left out" in outcome.err
