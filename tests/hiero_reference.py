@@ -10,12 +10,14 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from lm_reference import UNKNOWN, DictModel
 
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import FileGrammar
 from torchtune_smt.grammar.file_grammar import Side
+from torchtune_smt.kbest.lists import KBest
 
 GAPS = ("[1]", "[2]")
 NAMES = ["F0", "F1"]  # features of a rule
@@ -151,25 +153,69 @@ def all_derivations(
     return complete
 
 
+def joined(sides: Sequence[tuple[str, ...]], gaps: dict[str, int]) -> Side:
+    """Return sides of rules as the package has them."""
+    words = Vocabulary()
+    begin = np.append(0, np.cumsum([len(side) for side in sides])).astype(np.int64)
+    symbols = [
+        gaps[symbol] if symbol in gaps else int(words.intern([symbol])[0])
+        for side in sides
+        for symbol in side
+    ]
+    return Side(words, begin, np.array(symbols, np.int32))
+
+
 def to_grammar(rules: Sequence[Rule], names: Sequence[str] = NAMES) -> FileGrammar:
     """Return rules as a grammar of the package."""
-
-    def joined(sides: list[tuple[str, ...]], gaps: dict[str, int]) -> Side:
-        words = Vocabulary()
-        begin = np.append(0, np.cumsum([len(side) for side in sides])).astype(np.int64)
-        symbols = [
-            gaps[symbol] if symbol in gaps else int(words.intern([symbol])[0])
-            for side in sides
-            for symbol in side
-        ]
-        return Side(words, begin, np.array(symbols, np.int32))
-
     return FileGrammar(
         joined([r.source for r in rules], {"[1]": -1, "[2]": -1}),
         joined([r.target for r in rules], {"[1]": -1, "[2]": -2}),
         list(names),
         np.array([r.values for r in rules], float).reshape(len(rules), len(names)),
     )
+
+
+def features_of(kbest: KBest, h: int) -> dict[str, float]:
+    ids, values = kbest.row(h)
+    assert list(ids) == sorted(set(ids))
+    return dict(zip(kbest.features.names(ids), values.tolist(), strict=True))
+
+
+def words_of(kbest: KBest, h: int = 0) -> list[str]:
+    return kbest.words.names(kbest.hypothesis(h))
+
+
+def check_list(
+    kbest: KBest,
+    expected: Sequence[Derivation],
+    weight: dict[str, float],
+    k: int,
+    *,
+    unique: bool,
+    pruned: bool,
+    tolerance: float = 0.0,
+) -> None:
+    """Compare a list with what should stand in it; where it is pruned, look its entries up."""
+    found: Counter[Key] = Counter()
+    for h in range(len(kbest)):
+        features = features_of(kbest, h)
+        score = sum(value * weight.get(name, 0.0) for name, value in features.items())
+        assert kbest.score[h] == pytest.approx(score, abs=1e-9)
+        found[key(words_of(kbest, h), features)] += 1
+    assert (np.diff(kbest.score) <= tolerance).all()
+    assert found <= Counter(derivation.key for derivation in expected)
+    scores = [derivation.score(weight) for derivation in expected]
+    best: dict[tuple[str, ...], float] = {}
+    if unique:
+        assert len({words for words, _ in found}) == len(kbest)
+        for derivation, score in zip(expected, scores, strict=True):
+            best[derivation.words] = max(score, best.get(derivation.words, -math.inf))
+        scores = list(best.values())
+    assert 1 <= len(kbest) <= min(k, len(scores))
+    if not pruned:
+        assert kbest.score == pytest.approx(sorted(scores, reverse=True)[:k], abs=1e-9)
+        for h in range(len(kbest)) if unique else ():
+            assert kbest.score[h] == pytest.approx(best[tuple(words_of(kbest, h))], abs=1e-9)
 
 
 SOURCE_WORDS = "uva"  # a is a target word, too

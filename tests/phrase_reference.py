@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from hiero_reference import Derivation, TooManyError
+from hiero_reference import Derivation, TooManyError, joined
 from hypothesis import strategies as st
-from lm_reference import UNKNOWN, DictModel
+from lm_reference import DictModel
 
-from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.grammar.file_grammar import PhraseTable, Side
+from torchtune_smt.grammar.file_grammar import PhraseTable
 from torchtune_smt.grammar.reordering import ORIENTATIONS, ReorderingType
 
 NAMES = ["TranslationModel0_0", "TranslationModel0_1"]
@@ -200,16 +199,11 @@ def all_translations(
 def to_table(phrases: Sequence[Phrase], kind: ReorderingType | None) -> PhraseTable:
     """Return phrases as a table of the package."""
 
-    def joined(sides: list[tuple[str, ...]]) -> Side:
-        words = Vocabulary()
-        begin = np.append(0, np.cumsum([len(side) for side in sides])).astype(np.int64)
-        return Side(words, begin, words.intern([word for side in sides for word in side]))
-
     names = NAMES + (reordering_names(kind) if kind is not None else [])
     rows = [phrase.values + phrase.reordering for phrase in phrases]
     return PhraseTable(
-        joined([phrase.source for phrase in phrases]),
-        joined([phrase.target for phrase in phrases]),
+        joined([phrase.source for phrase in phrases], {}),
+        joined([phrase.target for phrase in phrases], {}),
         names,
         np.array(rows, float).reshape(len(phrases), len(names)),
         reordering=kind,
@@ -247,7 +241,3 @@ def sentences_and_phrases(draw: st.DrawFn, longest: int = 5):
             )
         )
     return sentence, kind, phrases
-
-
-def unknown(words: Sequence[str], model: DictModel) -> int:
-    return sum((w,) not in model.prob or w == UNKNOWN for w in words)

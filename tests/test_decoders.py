@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hiero_reference import DENSE, GAPS, Rule, to_grammar
+from hiero_reference import DENSE, GAPS, Rule, features_of, to_grammar
 from phrase_reference import NAMES, OWN, Phrase, reordering_names, to_table
 
 from torchtune_smt.core.errors import InputError
@@ -91,11 +91,6 @@ def toy(request: pytest.FixtureRequest) -> Toy:
     values = [0.3, 0.2, *[0.4] * 6, 0.1, 0.5, -0.1, -0.2, 1.0]
     model = Model(to_table(phrases, HIERARCHICAL), lm)
     return Toy(PhraseDecoder, model, names, values, options)
-
-
-def features_of(kbest, h):
-    ids, values = kbest.row(h)
-    return dict(zip(kbest.features.names(ids), values.tolist(), strict=True))
 
 
 def as_lists(kbests):

@@ -104,23 +104,6 @@ IMPOSSIBLE = {
 }
 
 
-def test_a_grammar_of_an_earlier_version(grammar, tmp_path):
-    """It has no alignments; how many sentences a rule is of is counted."""
-    counted, arrays = grammar.with_rule_counts(), grammar.arrays
-    own = [set(part) for part in np.split(arrays["own_rule"], arrays["own_begin"][1:-1])]
-    sentences = [sum(r in part for part in own) for r in range(len(grammar))]
-    assert arrays["rule_sentences"].tolist() == sentences and grammar.links(0)
-    for name in ("rule_sentences", "rule_alignment", "point_begin", "point"):
-        del arrays[name]
-    save_grammar(tmp_path / "grammar", grammar)
-    loaded = load_grammar(tmp_path / "grammar")
-    assert loaded.links(0) is None
-    assert_same(loaded, grammar)
-    for i, words in enumerate(SOURCES):
-        ids, both = loaded.source_words.lookup(words), (counted, loaded.with_rule_counts())
-        assert np.array_equal(*(g.sentence_grammar(ids, 10, i).dense for g in both))
-
-
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_impossible_grammars(grammar, tmp_path, name):
     save_grammar(tmp_path / "grammar", grammar)

@@ -22,11 +22,9 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.grammar import extract_grammar, read_alignments, write_alignments
-from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.models import BitextModel, Model, base, load_model
-from torchtune_smt.models import built as built_models
 from torchtune_smt.models.built import PhraseModel
 
 OWN = {"alignment.gz", "grammar", "lm.arpa.gz", "folds", "model.json"}
@@ -336,16 +334,6 @@ def test_the_folder_of_the_command_is_not_replaced(
     assert content(folder) == before
 
 
-def test_a_model_in_use_can_be_built_anew(folder: Path, bitext: Corpus) -> None:
-    grammar = load_model(folder).grammar
-    words = grammar.source_words.lookup(bitext.source[0])
-    before = grammar.sentence_grammar(words, 10)
-    build_model(folder, part_of(bitext, list(range(20))), SETTINGS, ignore)
-    after = grammar.sentence_grammar(words, 10)
-    np.testing.assert_array_equal(before.rule, after.rule)
-    np.testing.assert_array_equal(before.dense, after.dense)
-
-
 # Parts that models share
 
 
@@ -549,23 +537,6 @@ def test_all_identical_pairs_are_left_out_together(bitext: Corpus, tmp_path: Pat
     assert [line.split()[0] for line in said] == ["building", *["shared"] * 3, "estimated"]
     twins = entries(model, Source(0, corpus.source[30], 30))
     assert max(twins.values()) > max(own.values())
-
-
-def test_a_grammar_that_does_not_say_what_is_identical(
-    bitext: Corpus, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of an earlier version is refused, and not used as if it had no twins."""
-    grammar = load_model(folder).grammar
-    assert isinstance(grammar, ExtractedGrammar)
-    del grammar.arrays["identical"]
-    monkeypatch.setattr(
-        built_models,
-        "load_model",
-        lambda *_, **__: Model(grammar, load_model(folder).language_model),
-    )
-    source = replace(SETTINGS, folder=str(folder), leave_out="identical", rule_counts=False)
-    with refused("earlier version.*leave_out=identical.*remove the folder"):
-        source.open(lambda: bitext)
 
 
 def test_a_large_model_is_announced(

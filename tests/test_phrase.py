@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
-from hiero_reference import TooManyError, key
+from hiero_reference import TooManyError, check_list, features_of, words_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lm_reference import DictModel, dict_models, to_ngrams
@@ -42,15 +40,6 @@ MSD = ReorderingType.parse("wbe-msd-bidirectional-fe-allff")
 weight_values = st.integers(-20, 20).map(lambda i: i / 10)
 
 
-def features_of(kbest, h, names):
-    ids, values = kbest.row(h)
-    return dict(zip(names.names(ids), values.tolist(), strict=True))
-
-
-def words_of(kbest, h=0):
-    return kbest.words.names(kbest.hypothesis(h))
-
-
 def names_of(kind):
     return [*NAMES, *(reordering_names(kind) if kind is not None else []), *OWN]
 
@@ -62,48 +51,25 @@ def ending(phrase):
 def check_lists(
     sentence, kind, phrases, model, distortion_limit, unique, k, pop, weight, lexicalized=False
 ):
-    """Compare with all translations; where something is pruned, look for its entries there."""
+    """Compare the decoder's list with what should stand in it."""
     try:
         expected = all_translations(
             phrases, kind, model, sentence, distortion_limit, lexicalized=lexicalized
         )
     except TooManyError:
         assume(False)
+    options = {"k": k, "pop_limit": pop, "stack_size": pop, "unique": unique}
     decoder = PhraseDecoder(
         Model(to_table(phrases, kind), NgramModel.from_ngrams(to_ngrams(model))),
         templates=[RuleId(), LexReordering(lexicalized=lexicalized)],
-        k=k,
-        pop_limit=pop,
-        stack_size=pop,
         distortion_limit=distortion_limit,
-        unique=unique,
+        **options,
     )
     assert decoder.dense_names == names_of(kind)
     (kbest,) = decoder.decode([Source(3, sentence)], FrozenWeights.of(weight))
     assert kbest.index == 3
-    found = Counter()
-    for h in range(len(kbest)):
-        features = features_of(kbest, h, decoder.features)
-        score = sum(value * weight.get(name, 0.0) for name, value in features.items())
-        assert kbest.score[h] == pytest.approx(score, abs=1e-9)
-        found[key(words_of(kbest, h), features)] += 1
-    assert (np.diff(kbest.score) <= 1e-9).all()
-    everything = Counter(derivation.key for derivation in expected)
-    assert all(entry in everything for entry in found)
-    if unique:
-        strings = {}
-        for derivation in expected:
-            score = derivation.score(weight)
-            strings[derivation.words] = max(strings.get(derivation.words, -np.inf), score)
-        scores = sorted(strings.values(), reverse=True)
-        assert len({tuple(words_of(kbest, h)) for h in range(len(kbest))}) == len(kbest)
-    else:
-        scores = sorted((derivation.score(weight) for derivation in expected), reverse=True)
-        assert all(count <= everything[entry] for entry, count in found.items())
-    if pop == NO_PRUNING:
-        np.testing.assert_allclose(kbest.score, scores[:k], atol=1e-9)
-    else:
-        assert 1 <= len(kbest) <= min(k, len(scores))
+    pruned = pop < NO_PRUNING
+    check_list(kbest, expected, weight, k, unique=unique, pruned=pruned, tolerance=1e-9)
 
 
 @settings(max_examples=100)
@@ -188,10 +154,10 @@ def test_an_empty_sentence_has_an_empty_translation(kind):
     phrases = [Phrase(p.source, p.target, p.values, (0.0,) * 6 if kind else ()) for p in PHRASES]
     decoder = decoder_of(phrases, kind)
     empty, other = decoder.decode([Source(0, []), Source(1, ["v", "v"])], weights())
-    assert features_of(empty, 0, decoder.features) == {"LM0_0": pytest.approx(-np.log(10))}
+    assert features_of(empty, 0) == {"LM0_0": pytest.approx(-np.log(10))}
     # v is no phrase by itself, and copied.
     assert (words_of(empty), words_of(other)) == ([], ["v", "v"])
-    assert features_of(other, 0, decoder.features)["UnknownWordPenalty0_0"] == -200.0
+    assert features_of(other, 0)["UnknownWordPenalty0_0"] == -200.0
 
 
 @pytest.mark.parametrize("limit", [-1, 0, 6, 1000])
@@ -238,7 +204,7 @@ def test_features_of_links_and_counts():
         decoder = PhraseDecoder(model, templates=templates, k=1)
         (kbest,) = decoder.decode([Source(0, ["ja", "ein", "x"])], weights(PhrasePenalty=-9.0))
         assert words_of(kbest)[-1] == "x"
-        features = features_of(kbest, 0, decoder.features)
+        features = features_of(kbest, 0)
         return {name: value for name, value in features.items() if ":" in name}
 
     assert sparse(WordAlignment()) == {"alignment:ein~a": 1, "alignment:ja~": 1, "alignment:x~x": 1}

@@ -334,7 +334,7 @@ def test_alignments_of_hierarchical_rules():
     assert names["habe [1] gesehen have seen [1]"] == expected
     assert names["[1] es [2] [1] [2] it"] == ["alignment:es~it"]
     grammar.point_begin = None
-    with pytest.raises(ValueError, match="this grammar has none; build the model anew"):
+    with pytest.raises(ValueError, match="this grammar has none; take a phrase table"):
         RuleFeatures(grammar, [WordAlignment()], Vocabulary())
 
 

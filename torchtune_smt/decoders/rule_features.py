@@ -136,8 +136,7 @@ class RuleFeatures:
         if self._aligned and grammar.point_begin is None:
             raise ValueError(
                 f"{self._aligned[0].name} features need the word alignment of each rule, and this "
-                "grammar has none; build the model anew if an earlier version has built it, or "
-                "take a phrase table with alignments"
+                "grammar has none; take a phrase table with alignments"
             )
         if self._oriented and not orientations:
             raise ValueError(

@@ -93,7 +93,7 @@ class ExtractedGrammar(Grammar):
         (`extraction_kernels.LINK`), each once, and ``rule_alignment`` (int32 [rules]) says which is
         the one in most sentences that a rule occurs in. In how many it does is in
         ``rule_sentences`` (int32 [rules]), and ``identical`` (int32 [sentences]) is the first
-        sentence pair of the same words as each; those of earlier versions do not have these two.
+        sentence pair of the same words as each.
     rule_counts: two more features: ``LogRuleCount``, log10 of the rule's count, and ``UniqueRule``,
         1 where it occurred in one sentence alone.
     """
@@ -120,10 +120,9 @@ class ExtractedGrammar(Grammar):
         self.counts = RuleCounts(*(arrays[f"counts_{name}"] for name in RuleCounts._fields))
         self.lexicon = Lexicon(*(arrays[f"lexicon_{name}"] for name in Lexicon._fields))
         self.source_rule_begin = self.counts.rule_begin
-        # Those that were built by earlier versions have no alignments.
-        self.point_begin = arrays.get("point_begin")
-        if self.point_begin is not None:
-            self.points = np.stack([arrays["point"] // LINK, arrays["point"] % LINK], axis=1)
+        self.point_begin = arrays["point_begin"]
+        self.points = np.stack([arrays["point"] // LINK, arrays["point"] % LINK], axis=1)
+        # Phrases have one each.
         self.rule_alignment = arrays.get("rule_alignment")
         # Lexical scores of whole counts, found when rules are first met: pages of zeros cost
         # nothing.
@@ -139,12 +138,7 @@ class ExtractedGrammar(Grammar):
         return other
 
     def leaving_out_identical(self) -> Self:
-        """Return the grammar, which leaves out all sentence pairs of the same words together.
-
-        Raises ValueError: it was built by a version that did not write down which are the same.
-        """
-        if "identical" not in self.arrays:
-            raise ValueError("this grammar does not say which of its sentence pairs are identical")
+        """Return the grammar, which leaves out all sentence pairs of the same words together."""
         other = copy(self)
         other._identical = self.arrays["identical"]
         return other
@@ -152,12 +146,6 @@ class ExtractedGrammar(Grammar):
     def left_out_first(self, train_index: int) -> int:
         """Return the first of the sentences that are left out together with one."""
         return train_index if self._identical is None else int(self._identical[train_index])
-
-    @cached_property
-    def _sentences(self) -> Int32:
-        """In how many sentences rules occur."""
-        sentences = self.arrays.get("rule_sentences")
-        return count_sentences(self.arrays) if sentences is None else sentences
 
     @property
     def n_sentences(self) -> int:
@@ -215,7 +203,7 @@ class ExtractedGrammar(Grammar):
 
     def _sentences_without(self, rule: Int64, own: LeftOut) -> Int32:
         """Return in how many sentences rules occur but for some."""
-        sentences = self._sentences[rule]
+        sentences: Int32 = self.arrays["rule_sentences"][rule]
         here, place = self._places_of_own(rule, own)
         sentences[here] -= own.sentences[place].astype(np.int32)
         return sentences
@@ -245,7 +233,7 @@ class ExtractedGrammar(Grammar):
         What probabilities are made of says nothing of that: shares of the phrases of a sentence,
         most of them far below 1.
         """
-        return self._sentences[rule].astype(np.float64)
+        return self.arrays["rule_sentences"][rule].astype(np.float64)
 
     def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
         """Return in how many training sentences but those left out with one rules occurred."""

@@ -29,13 +29,6 @@ from torchtune_smt.grammar.file_grammar import NO_LIMIT, FileGrammar
 from torchtune_smt.grammar.reordering import ReorderingType
 
 ARCHIVE: Final = Archive("grammar", 2, REBUILD)
-# What phrases have besides; see `ExtractedPhrases`.
-_OF_PHRASES: Final[tuple[str, ...]] = ("orientation", "own_orientation", "point_begin", "point")
-# What others have besides; see `ExtractedGrammar`.
-_ALIGNMENTS: Final[tuple[str, ...]] = ("rule_alignment", "point_begin", "point")
-# What those of earlier versions do not have.
-_SENTENCES: Final[str] = "rule_sentences"
-_IDENTICAL: Final[str] = "identical"
 _WORDS: Final = ("source_words", "target_words")
 
 
@@ -79,30 +72,16 @@ def load_grammar(
         if type(limit) is not int or not 0 < limit < 2**31:
             raise ValueError
         arrays = {name: a for name, a in stored.arrays.items() if not name.startswith(_WORDS)}
-        besides = _ALIGNMENTS if reordering is None else _OF_PHRASES
-        # Grammars of earlier versions have no alignments.
-        besides = besides if reordering is not None or besides[0] in arrays else ()
-        own = {name: arrays.pop(name) for name in besides}
-        counted = {name: arrays.pop(name) for name in (_SENTENCES, _IDENTICAL) if name in arrays}
         kind = None if reordering is None else ReorderingType.parse(str(reordering))
         if not stored.trusted:
-            _check(arrays, len(source_words), len(target_words))
-            if kind is not None:
-                _check_phrases(arrays, own)
-            elif own:
-                _check_alignments(arrays, own)
-            if _SENTENCES in counted and not _equal(counted[_SENTENCES], count_sentences(arrays)):
-                raise ValueError
-            if _IDENTICAL in counted:
-                _check_identical(counted[_IDENTICAL], arrays["own_begin"].size - 1)
+            _check(arrays, len(source_words), len(target_words), phrases=kind is not None)
         stored.accept()
-        own |= counted
     limit = limit if table_limit is None else table_limit
     if kind is not None:
         return ExtractedPhrases(
-            source_words, target_words, arrays | own, reordering=kind, table_limit=limit
+            source_words, target_words, arrays, reordering=kind, table_limit=limit
         )
-    return ExtractedGrammar(source_words, target_words, arrays | own, table_limit=limit)
+    return ExtractedGrammar(source_words, target_words, arrays, table_limit=limit)
 
 
 COPY: Final = Archive("copy of a grammar", 1, "it is read again")
@@ -159,68 +138,9 @@ def read_copy(path: Path, key: Mapping[str, Any]) -> FileGrammar | None:
     return COPY.read_copy(path, key, made)
 
 
-def _equal(array: NDArray[Any], expected: NDArray[Any]) -> bool:
-    return array.dtype == expected.dtype and np.array_equal(array, expected)
-
-
-def _check_identical(first: NDArray[Any], sentences: int) -> None:
-    """Raise ValueError unless each sentence pair has a first one that is its own first one."""
-    if first.dtype != np.int32 or first.shape != (sentences,):
-        raise ValueError
-    if sentences and not (first.min() >= 0 and (first <= np.arange(sentences)).all()):
-        raise ValueError
-    if not np.array_equal(first[first], first):
-        raise ValueError
-
-
-def _check_phrases(arrays: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]) -> None:
-    """Raise ValueError unless a grammar's `arrays` are phrases, with what they have besides."""
-    rules, point = arrays["rule_source"].size, own["point"]
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-        "orientation": ("i4", (rules, 8)),
-        "own_orientation": ("i2", (arrays["own_rule"].size, 8)),
-        "point_begin": ("i8", (rules + 1,)),
-        "point": ("i4", (point.size,)),
-    }
-    for name, (kind, shape) in shapes.items():
-        if own[name].dtype != np.dtype(kind) or own[name].shape != shape:
-            raise ValueError
-    sound = are_offsets(own["point_begin"], point.size) and (point >= 0).all()
-    for name in ("source_symbols", "target_symbols"):
-        sound = sound and (arrays[name] >= 0).all()
-    for name in ("orientation", "own_orientation"):
-        sound = sound and (own[name] >= 0).all()
-    if not sound:
-        raise ValueError
-    rule = np.repeat(np.arange(rules), np.diff(own["point_begin"]))
-    source = np.diff(arrays["source_begin"])[arrays["rule_source"][rule]]
-    if (point // LINK >= source).any() or (
-        point % LINK >= np.diff(arrays["target_begin"])[rule]
-    ).any():
-        raise ValueError
-
-
-def _check_alignments(arrays: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]) -> None:
-    """Raise ValueError unless links lead to symbols of the rules that have them."""
-    begin, point, number = own["point_begin"], own["point"], own["rule_alignment"]
-    sound = point.dtype == number.dtype == np.int32 and point.ndim == 1
-    sound = sound and number.shape == arrays["rule_source"].shape
-    sound = sound and are_offsets(begin, point.size) and bool((np.diff(begin) > 0).all())
-    if not sound or (point < 0).any():
-        raise ValueError
-    if number.size == 0:
-        return
-    if number.min() < 0 or number.max() >= begin.size - 1:
-        raise ValueError
-    source = np.maximum.reduceat(point // LINK, begin[:-1])[number]
-    target = np.maximum.reduceat(point % LINK, begin[:-1])[number]
-    if (source >= np.diff(arrays["source_begin"])[arrays["rule_source"]]).any() or (
-        target >= np.diff(arrays["target_begin"])
-    ).any():
-        raise ValueError
-
-
-def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int) -> None:
+def _check(
+    arrays: dict[str, NDArray[Any]], source_words: int, target_words: int, *, phrases: bool
+) -> None:
     """Raise ValueError or KeyError unless kernels can work on the arrays of a grammar.
 
     One pass finds every offset and id that leads out of an array, and every rule whose sides do
@@ -230,6 +150,7 @@ def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int
     sources, targets = arrays["counts_source_low"].size, arrays["counts_target_low"].size
     entries, sentences = arrays["lexicon_target"].size, arrays["own_begin"].size - 1
     own_rules, own_links = arrays["own_rule"].size, arrays["own_link"].shape[0]
+    begin, point, identical = arrays["point_begin"], arrays["point"], arrays["identical"]
     more: dict[str, Limits] = {
         "counts_rule_target": ("i4", (rules,), (0, targets)),
         "counts_rule_low": ("i8", (rules,), None),
@@ -249,8 +170,35 @@ def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int
         "own_low": ("i8", (own_rules,), None),
         "own_link_begin": ("i8", (sentences + 1,), own_links),
         "own_link": ("i4", (own_links, 2), (0, (source_words + 1, target_words + 1))),
+        "identical": ("i4", (sentences,), (0, sentences)),
+        "point_begin": ("i8", begin.shape, point.size),
+        "point": ("i4", (point.size,), (0, 1 << 31)),
     }
+    if phrases:
+        more["orientation"] = ("i4", (rules, 8), (0, 1 << 31))
+        more["own_orientation"] = ("i2", (own_rules, 8), (0, 1 << 15))
+    else:
+        more["rule_alignment"] = ("i4", (rules,), (0, begin.size - 1))
+        more["rule_sentences"] = ("i4", (rules,), None)
     check_rules(arrays, "counts_rule_begin", source_words, target_words, more)
+    # The first of identical pairs is its own first one, and links lead to symbols of their rules.
+    sound = bool((identical <= np.arange(sentences)).all() and (np.diff(begin) > 0).all())
+    sound = sound and np.array_equal(identical[identical], identical)
+    if phrases:
+        sound = sound and begin.size == rules + 1
+        sound = sound and all((arrays[f"{s}_symbols"] >= 0).all() for s in ("source", "target"))
+    else:
+        sound = sound and np.array_equal(arrays["rule_sentences"], count_sentences(arrays))
+    if not sound:
+        raise ValueError
+    if rules:
+        number = np.arange(rules) if phrases else arrays["rule_alignment"]
+        source = np.maximum.reduceat(point // LINK, begin[:-1])[number]
+        target = np.maximum.reduceat(point % LINK, begin[:-1])[number]
+        if (source >= np.diff(arrays["source_begin"])[arrays["rule_source"]]).any() or (
+            target >= np.diff(arrays["target_begin"])
+        ).any():
+            raise ValueError
 
 
 # An array's type and shape, and what it ends with if it has offsets, or the range of its ids.

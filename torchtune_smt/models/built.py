@@ -146,7 +146,7 @@ class BuiltModel(Checked, ModelSource):
         if self.leave_out == LEAVE_OUT[0]:
             return model
         assert isinstance(model.grammar, ExtractedGrammar)
-        return replace(model, grammar=_leaving_out_identical(model.grammar, Path(self.folder)))
+        return replace(model, grammar=model.grammar.leaving_out_identical())
 
     def build(
         self, bitext: Corpus, report: Callable[[str], None] = print, *, folds: bool = True
@@ -269,7 +269,7 @@ class BuiltModel(Checked, ModelSource):
         def write_folds() -> tuple[str, str]:
             numbers = None
             if self.leave_out != LEAVE_OUT[0]:
-                grammar = _leaving_out_identical(load_grammar(folder / GRAMMAR), folder)
+                grammar = load_grammar(folder / GRAMMAR).leaving_out_identical()
                 numbers = [grammar.left_out_first(i) for i in range(len(targets))]
             checksum = build_folds(
                 folder / FOLDS,
@@ -308,17 +308,6 @@ class BuiltModel(Checked, ModelSource):
             report(f"{said} ({time.perf_counter() - before:.1f} s)")
         content = made_from | {"parts": parts, "files": file_checksums(folder, parts)}
         ARCHIVE.write_json(folder / MANIFEST, content)
-
-
-def _leaving_out_identical(grammar: ExtractedGrammar, folder: Path) -> ExtractedGrammar:
-    try:
-        return grammar.leaving_out_identical()
-    except ValueError:
-        raise InputError(
-            "was built by an earlier version, which did not write down which sentence pairs are "
-            "identical (model.leave_out=identical); remove the folder, so that it is built anew",
-            path=folder,
-        ) from None
 
 
 def _digest(bitext: Corpus) -> str:
