@@ -1,0 +1,307 @@
+"""The decoders against the k-best lists that cdec and Moses wrote, on Multi30k's dev set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hiero_reference import features_of
+
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.textio import iterate_lines, read_lines
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.decoders.grammar_decoder import GrammarDecoder
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.grammar import FileGrammar
+from torchtune_smt.grammar.file_grammar import PhraseTable
+from torchtune_smt.grammar.formats import read_phrase_table
+from torchtune_smt.kbest.lists import KBestLists, Source
+from torchtune_smt.lm import NgramModel
+from torchtune_smt.models import Model
+
+
+class Entry(NamedTuple):
+    """An entry of another tool's lists; its numbers have six digits."""
+
+    words: str
+    features: dict[str, float]
+    score: float
+
+
+class Run(NamedTuple):
+    decoder: GrammarDecoder
+    weights: dict[str, float]
+    lists: KBestLists
+
+
+def sentences(shared: Path) -> list[list[str]]:
+    return [line.split() for line in read_lines(shared / "data" / "multi30k-de-en" / "dev.de")]
+
+
+def decoded(decoder: GrammarDecoder, weights: dict[str, float], shared: Path, some: int) -> Run:
+    sources = [Source(i, words) for i, words in enumerate(sentences(shared)[:some])]
+    return Run(decoder, weights, decoder.decode(sources, FrozenWeights.of(weights)))
+
+
+def lists_of(entries: Iterator[tuple[int, Entry]], some: int) -> list[list[Entry]]:
+    lists: list[list[Entry]] = [[] for _ in range(some)]
+    for index, entry in entries:
+        if index >= some:
+            break
+        lists[index].append(entry)
+    return lists
+
+
+# cdec
+
+SENTENCES = 60
+
+
+def cdec_entries(path: Path) -> Iterator[tuple[int, Entry]]:
+    for line in read_lines(path):
+        index, words, features, score = line.split(" ||| ")
+        pairs = (pair.rsplit("=", 1) for pair in features.split())
+        values = {name: float(value) for name, value in pairs}
+        yield int(index), Entry(words, values, float(score))
+
+
+@pytest.fixture(scope="module")
+def of_cdec(shared: Path) -> list[list[Entry]]:
+    path = shared / "oracles" / "cdec" / "dev.k100.pop200.kbest.gz"
+    return lists_of(cdec_entries(path), SENTENCES)
+
+
+@pytest.fixture(scope="module")
+def hiero(shared: Path, cdec_grammar: FileGrammar, multi30k_model: NgramModel) -> Run:
+    """Our lists, as cdec was asked for its."""
+    decoder = HieroDecoder(Model(cdec_grammar, multi30k_model), k=100, pop_limit=200, max_span=15)
+    names, values = read_weights(shared / "oracles" / "cdec" / "weights")
+    # Every weight is one of the decoder.
+    assert set(names) == set(decoder.dense_names) and len(names) == 12
+    weights = dict(zip(names, values.tolist(), strict=True))
+    return decoded(decoder, weights, shared, SENTENCES)
+
+
+def test_features_of_cdec_give_its_scores(
+    hiero: Run, multi30k_model: NgramModel, of_cdec: list[list[Entry]]
+) -> None:
+    entries = [entry for kbest in of_cdec for entry in kbest]
+    for entry in entries:
+        score = sum(value * hiero.weights[name] for name, value in entry.features.items())
+        assert score == pytest.approx(entry.score, abs=1e-4)
+    logp, unknown = multi30k_model.score_all([entry.words.split() for entry in entries])
+    theirs = np.array([entry.features["LanguageModel"] for entry in entries])
+    assert np.abs(logp - theirs).max() <= 1e-4 * np.abs(theirs).max()
+    assert np.abs(logp / theirs - 1).max() < 1e-5
+    assert unknown.tolist() == [entry.features.get("LanguageModel_OOV", 0) for entry in entries]
+
+
+def compare(run: Run, recorded: list[list[Entry]]) -> dict[str, int]:
+    """Count what became of cdec's entries in our lists."""
+    counts = dict.fromkeys(["entries", "lost", "lower", "equal", "higher", "same features"], 0)
+    for kbest, theirs in zip(run.lists, recorded, strict=True):
+        own = {kbest.text(h): h for h in range(len(kbest))}
+        counts["entries"] += len(theirs)
+        for entry in theirs:
+            h = own.get(entry.words)
+            if h is None:
+                counts["lost"] += int(entry.score > kbest.score[-1] + 1e-4)
+            elif abs(kbest.score[h] - entry.score) > 1e-4:
+                counts["lower" if kbest.score[h] < entry.score else "higher"] += 1
+            else:
+                counts["equal"] += 1
+                found = features_of(kbest, h)
+                counts["same features"] += all(
+                    found.get(name, 0.0) == pytest.approx(value, rel=2e-5, abs=1e-4)
+                    for name, value in entry.features.items()
+                )
+    return counts
+
+
+def test_lists_are_those_of_cdec_or_better(hiero: Run, of_cdec: list[list[Entry]]) -> None:
+    """cdec, too, prunes, and it finds a string's best derivation less often.
+
+    What is not in our lists is worse than all that is; equal scores come from equal features,
+    but for ties.
+    """
+    best = np.array(
+        [
+            [kbest.score[0], theirs[0].score]
+            for kbest, theirs in zip(hiero.lists, of_cdec, strict=True)
+        ]
+    )
+    assert (best[:, 0] >= best[:, 1] - 1e-4).mean() >= 0.98
+    assert best[:, 0].mean() >= best[:, 1].mean() - 0.0005
+    for kbest, theirs in zip(hiero.lists, of_cdec, strict=True):
+        assert len(kbest) >= len(theirs)
+        mean = np.mean([entry.score for entry in theirs])
+        assert kbest.score[: len(theirs)].mean() > mean - 2e-3
+    counts = compare(hiero, of_cdec)
+    print(counts)
+    assert counts["lost"] < 0.02 * counts["entries"]
+    assert counts["lower"] < 0.02 * counts["entries"]
+    assert counts["equal"] > 0.6 * counts["entries"]
+    assert counts["same features"] > 0.98 * counts["equal"]
+
+
+def test_nothing_is_lost_with_little_pruning(
+    shared: Path,
+    hiero: Run,
+    of_cdec: list[list[Entry]],
+    cdec_grammar: FileGrammar,
+    multi30k_model: NgramModel,
+) -> None:
+    decoder = HieroDecoder(Model(cdec_grammar, multi30k_model), k=100, pop_limit=2000)
+    counts = compare(decoded(decoder, hiero.weights, shared, 20), of_cdec[:20])
+    assert counts["lost"] == counts["lower"] == 0
+
+
+# Moses
+
+MOSES_SENTENCES = 100
+REORDERING = [f"LexicalReordering0_{i}" for i in range(6)]
+TRANSLATION = [f"TranslationModel0_{i}" for i in range(4)]
+
+
+def moses_entries(path: Path) -> Iterator[tuple[int, Entry]]:
+    for line in iterate_lines(path):
+        index, words, features, total = line.split(" ||| ")
+        yield int(index), Entry(words.strip(), labelled(features), float(total))
+
+
+def labelled(features: str) -> dict[str, float]:
+    """Return the values behind each label, numbered."""
+    values: dict[str, float] = {}
+    label, place = "", 0
+    for token in features.split():
+        if token.endswith("="):
+            label, place = token[:-1], place * (token[:-1] == label)
+        else:
+            values[label if "_" in label else f"{label}_{place}"] = float(token)
+            place += 1
+    return values
+
+
+@pytest.fixture(scope="module")
+def moses_table(shared: Path) -> PhraseTable:
+    folder = shared / "oracles" / "moses"
+    return read_phrase_table(
+        folder / "phrase-table.dev.gz",
+        reordering=folder / "reordering-table.dev.gz",
+        reordering_type="wbe-msd-bidirectional-fe-allff",
+    )
+
+
+def test_lists_are_those_of_moses_or_better(
+    shared: Path, moses_table: PhraseTable, multi30k_model: NgramModel
+) -> None:
+    """Rank by rank, the mean is no worse; and where phrases are the same, so is all else."""
+    folder = shared / "oracles" / "moses"
+    # The weights behind the lists of MIRA.
+    weights = labelled(" ".join(read_lines(folder / "mira" / "run9.dense")))
+    weights["UnknownWordPenalty0_0"] = 1.0
+    decoder = PhraseDecoder(Model(moses_table, multi30k_model), k=100)
+    lists = decoded(decoder, weights, shared, MOSES_SENTENCES).lists
+    recorded = lists_of(moses_entries(folder / "dev.100best.mira.gz"), MOSES_SENTENCES)
+    best = difference = ranks = same = 0.0
+    for kbest, theirs in zip(lists, recorded, strict=True):
+        totals = np.array([entry.score for entry in theirs])
+        assert len(kbest) >= len(theirs)
+        best += kbest.score[0] - totals[0]
+        difference += (kbest.score[: len(theirs)] - totals).sum()
+        ranks += len(theirs)
+        own = {kbest.text(h): h for h in range(len(kbest))}
+        for entry in theirs:
+            h = own.get(" ".join(entry.words.split()))
+            if h is None:
+                continue
+            found = features_of(kbest, h)
+            # Numbers of six digits, added up.
+            near = {
+                name: found.get(name, 0.0) == pytest.approx(value, rel=1e-4, abs=1e-3)
+                for name, value in entry.features.items()
+            }
+            if all(near[name] for name in [*TRANSLATION, "PhrasePenalty0_0", "Distortion0_0"]):
+                assert all(near.values()), entry
+                same += 1
+    print(f"{difference / ranks:+.5f} a rank; {same:.0f} of {ranks:.0f} have the same phrases")
+    # It, too, prunes.
+    assert best >= -0.002 * MOSES_SENTENCES and difference >= 0.0
+    assert same > ranks / 2
+
+
+def segmentation(
+    source: list[str], target: list[str], pairs: dict[tuple[str, str], int]
+) -> list[tuple[int, int, int, int]] | None:
+    """Return the only monotone order of some phrase pairs that gives the sentence, else None."""
+    found: list[list[tuple[int, int, int, int]]] = []
+
+    def extend(i: int, j: int, left: dict[tuple[str, str], int], steps) -> None:
+        if len(found) > 1:
+            return
+        if i == len(source) and j == len(target):
+            if not any(left.values()):
+                found.append(steps)
+            return
+        for pair, count in left.items():
+            f, e = pair[0].split("~"), pair[1].split("~")
+            if count and source[i : i + len(f)] == f and target[j : j + len(e)] == e:
+                step = (i, i + len(f), j, j + len(e))
+                extend(step[1], step[3], {**left, pair: count - 1}, [*steps, step])
+
+    extend(0, 0, pairs, [])
+    return found[0] if len(found) == 1 else None
+
+
+def test_features_of_moses_derivations(shared: Path, moses_table: PhraseTable) -> None:
+    """The scores of our tables, added up over the phrase pairs that Moses says it used.
+
+    Translation scores for all entries, reordering scores for those without distortion.
+    """
+    path = shared / "oracles" / "moses" / "dev.100best.sparse.gz"
+    sources = sentences(shared)
+    value: dict[tuple[str, str], np.ndarray] = {}
+    for rule in range(len(moses_table)):
+        f, e = moses_table.rule_text(rule)
+        value[" ".join(f), " ".join(e)] = moses_table.dense[rule]
+    alone = {f for f, _ in value}
+    compared = ordered = 0
+    for index, entry in islice(moses_entries(path), 0, 20_000, 19):
+        source, target = sources[index], entry.words.split()
+        used: dict[tuple[str, str], int] = {}
+        for name, count in entry.features.items():
+            if name.startswith("PP_") and count:
+                f, _, e = name[3:].partition("~~")
+                used[f, e] = int(count)
+        if any("~" in word for word in source):
+            continue
+        rows = {}
+        for f, e in used:
+            key = f.replace("~", " "), e.replace("~", " ")
+            unknown = key not in value and key[0] == key[1] and key[0] not in alone
+            rows[f, e] = np.zeros(10) if unknown else value[key]
+        total = sum((count * rows[pair] for pair, count in used.items()), np.zeros(10))
+        theirs = [entry.features[name] for name in TRANSLATION]
+        np.testing.assert_allclose(total[:4], theirs, rtol=1e-4, atol=1e-3)
+        compared += 1
+        if entry.features["Distortion0_0"] == 0:
+            steps = segmentation(source, target, dict(used))
+            if steps is None:
+                continue
+            last = steps[-1]
+            pair = "~".join(source[last[0] : last[1]]), "~".join(target[last[2] : last[3]])
+            expected = np.zeros(6)
+            # Everything is monotone, and nothing is behind the last phrase.
+            expected[0], expected[3] = total[4], total[7] - rows[pair][7]
+            theirs = [entry.features[name] for name in REORDERING]
+            np.testing.assert_allclose(expected, theirs, rtol=1e-4, atol=1e-3)
+            ordered += 1
+    print(f"{compared} entries, {ordered} of them without distortion")
+    # Most are compared, and many have one segmentation alone.
+    assert compared > 20_000 / 19 / 2
+    assert ordered > compared / 4
