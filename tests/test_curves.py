@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 from commands import Outcome, run_command
+from small_lists import put
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation.features import Contribution, Overlap, Spelling
@@ -35,18 +37,22 @@ from torchtune_smt.runs.curves import (
 )
 
 
-def write_run(folder: Path, seed: int, loss: str, test: float) -> Path:
+def write_run(folder: Path, seed: int, loss: str, test: float) -> None:
     """Write what `plot` reads of a run."""
-    (folder / ".hydra").mkdir(parents=True)
-    (folder / ".hydra" / "overrides.yaml").write_text(f"- seed={seed}\n- loss={loss}\n")
     lines = [
         {"step": step, "bleu/dev": 40.0 + step * seed, "train/loss": 1 / (step + 1)}
         for step in (0, 10, 20)
     ]
     lines.append({"step": 20, "bleu/test_tuned": test, "active/dense": 3.0})
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / "metrics.jsonl").write_text(text)
-    return folder
+    overrides = f"- seed={seed}\n- loss={loss}\n"
+    put(folder, {".hydra/overrides.yaml": overrides, "metrics.jsonl": map(json.dumps, lines)})
+
+
+def drawn(draw: Callable[..., object], *arguments: object, form: str = "svg") -> str:
+    """Return a picture: text is drawn as shapes, with the text beside it in comments."""
+    file = io.BytesIO()
+    draw(*arguments, file, form)
+    return file.getvalue().decode("utf-8", "replace")
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +67,19 @@ def plot(folder: Path, *arguments: str | Path) -> Outcome:
     return run_command("plot", *arguments, folder=folder)
 
 
-def test_records_by_name(sweep: Path) -> None:
+def test_records_by_name(sweep: Path, tmp_path: Path) -> None:
     found = read_metrics(sweep / "1")
     assert found["bleu/dev"] == Series([0, 10, 20], [40.0, 60.0, 80.0])
     assert found["bleu/test_tuned"] == Series([20], [51.0])
     assert legend("a", [found]) == "a (test 51.00)"
     assert legend("a", [found, read_metrics(sweep / "0")]) == "a (test 50.50 ± 0.71)"
     assert legend("a", [{}]) == "a"
+    # Names that are no text.
+    put(tmp_path, {"metrics.jsonl": '{"step": 1, "active/\\ud800\\n": 2, "bleu/dev": 3}\n'})
+    run = read_metrics(tmp_path)
+    assert set(run) == {"active/\\ud800\\n", "bleu/dev"}
+    for runs in ([], [{}], [run]):
+        assert drawn(draw, {"a": runs}, form="png")[1:4] == "PNG"
 
 
 def test_the_band_has_the_steps_that_all_runs_have() -> None:
@@ -75,9 +87,6 @@ def test_the_band_has_the_steps_that_all_runs_have() -> None:
     steps, mean, low, high = band(runs)
     assert steps == [0, 2]
     assert (mean.tolist(), low.tolist(), high.tolist()) == ([2, 4], [1, 3], [3, 5])
-
-
-def test_smoothing() -> None:
     assert smoothed([1, 3, 5, 7], 2) == [1, 2, 4, 6]
     assert smoothed([1, 3], 1) == [1, 3]
 
@@ -86,12 +95,10 @@ def test_a_sweep_in_one_picture(sweep: Path, tmp_path: Path) -> None:
     output = tmp_path / "run.svg"
     assert plot(tmp_path, sweep, "--output", output).check().out == f"{output}\n"
     svg = output.read_text()
-    # Text is drawn as shapes, with the text beside it in comments.
     assert "<!-- loss=hinge (test 50.50 ± 0.71) -->" in svg
     assert "<!-- loss=ramp (test 52.50 ± 0.71) -->" in svg
-    before = output.read_bytes()
     plot(tmp_path, sweep, "--output", output).check()
-    assert output.read_bytes() == before
+    assert output.read_text() == svg
     plot(tmp_path, sweep, "--each", "--output", output, "--labels", *"abcd").check()
     assert "<!-- d (test 53.00) -->" in output.read_text()
 
@@ -112,13 +119,6 @@ def test_bad_arguments(sweep: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_pictures_of_one_run_and_of_none() -> None:
-    for runs in ([], [{}]):
-        file = io.BytesIO()
-        draw({"a": runs}, file, "png")
-        assert file.getvalue().startswith(b"\x89PNG")
-
-
 ODD = ("_a", r"a$\frac$", "b$x_$y")
 
 
@@ -126,22 +126,18 @@ ODD = ("_a", r"a$\frac$", "b$x_$y")
 def test_the_metric_that_was_tuned_stands_in_the_place_of_bleu(others: list[str]) -> None:
     series = Series([1, 2], [1.0, 2.0])
     runs = [dict.fromkeys(["bleu/dev", *names], series) for names in (["metric/dev"], others)]
-    drawn = io.BytesIO()
-    draw({"A": runs}, drawn, "svg")
-    assert (b"metric that was tuned" in drawn.getvalue()) == bool(others)
-    assert (b"dev BLEU" in drawn.getvalue()) != bool(others)
+    svg = drawn(draw, {"A": runs})
+    assert ("metric that was tuned" in svg) == bool(others)
+    assert ("dev BLEU" in svg) != bool(others)
 
 
 def test_any_name_stands_as_it_is() -> None:
-    def run(template: str) -> dict[str, Series]:
-        names = ("bleu/dev", f"active/{template}")
-        return {name: Series([0, 10], [1.0, 20_000.0]) for name in names}
-
-    file = io.BytesIO()
-    draw({name: [run(f"{name}t")] for name in ODD}, file, "svg")
-    svg = file.getvalue().decode()
+    series = Series([0, 10], [1.0, 20_000.0])
+    runs = {name: [{"bleu/dev": series, f"active/{name}t": series}] for name in ODD}
+    svg = drawn(draw, runs)
     for name in ODD:
         assert f"<!-- {name} -->" in svg and f"<!-- {name}t -->" in svg
+        assert drawn(draw_progress, {name: runs[name] * 2}).count(f"<!-- {name} -->") == 1
     # Where numbers are logarithmic, matplotlib would write formulas.
     assert "<!-- 10,000 -->" in svg and "mathdefault" not in svg
 
@@ -149,29 +145,16 @@ def test_any_name_stands_as_it_is() -> None:
 @pytest.mark.parametrize("name", ODD)
 def test_any_name_stands_as_it_is_in_pictures_of_analyses(name: str) -> None:
     weights = {f"{name}:f": 1.0, f"{name}:g": 2.0}
-    run = {"bleu/dev": Series([0, 10], [1.0, 2.0])}
-    drawn = {
+    caption = f"{name} in the caption"
+    for text, drawing in {
         f"{name} alone": partial(draw_overlaps, [(name, "other", [Overlap(name, 3, 2, 1)])]),
         name: partial(draw_spellings, {name: [Spelling(name, 1, 1)]}),
         f"{name} (3)": partial(draw_orders, {name: {2: 3}}),
         f"in {name}": partial(draw_contributions, [Contribution(name, 1, 2, 3)], (name, name)),
         f"weight in {name}": partial(draw_weights, (name, weights), (name, weights), ()),
-    }
-    for text, drawing in drawn.items():
-        file = io.BytesIO()
-        drawing(file, "svg", f"{name} in the caption")
-        assert f"<!-- {text} -->" in (svg := file.getvalue().decode())
-        assert f"<!-- {name} in the caption -->" in svg
-    file = io.BytesIO()
-    draw_progress({name: [run, run]}, file, "svg")
-    assert file.getvalue().decode().count(f"<!-- {name} -->") == 1
-
-
-def test_names_that_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "active/\\ud800\\n": 2, "bleu/dev": 3}\n')
-    run = read_metrics(tmp_path)
-    assert set(run) == {"active/\\ud800\\n", "bleu/dev"}
-    draw({"a": [run]}, io.BytesIO(), "svg")
+    }.items():
+        svg = drawn(lambda file, form, drawing=drawing: drawing(file, form, caption))
+        assert f"<!-- {text} -->" in svg and f"<!-- {caption} -->" in svg
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+f(1)", "@sum", "-x:y", "\t=1", "-1-1", "-"])
@@ -186,24 +169,20 @@ def test_a_timeline(sweep: Path, tmp_path: Path) -> None:
     jobs = [Job(1, 100.0, 4.0, 1.0), Job(2, 101.0, 5.0, 0.5), Job(1, 104.5, 5.5, 2.0)]
     entries = [{"step": 10 * i, **job.numbers()} for i, job in enumerate(jobs)]
     lines = [{"step": 0, "bleu/dev": 30.0}, *entries]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    put(tmp_path, {"metrics.jsonl": map(json.dumps, lines)})
     # Two workers for ten seconds.
     assert utilisation(read_metrics(tmp_path)) == 14.5 / 20
     assert utilisation_numbers(jobs) == {"parallel/utilisation": 14.5 / 20}
     assert utilisation_numbers([]) == {}
     assert plot(tmp_path, tmp_path, "--timeline", "--output", "a.png").check().out == "a.png\n"
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    picture = io.BytesIO()
-    draw_timeline(read_metrics(tmp_path), picture, "svg")
-    assert b"decoding" in picture.getvalue() and b"learning" in picture.getvalue()
+    (tmp_path / "a.png").unlink()
+    svg = drawn(draw_timeline, read_metrics(tmp_path))
+    assert "decoding" in svg and "learning" in svg
     with pytest.raises(InputError, match="0: has no workers, of which there could be a timeline"):
         plot(tmp_path, sweep / "0", "--timeline")
     assert "--timeline is of one run" in plot(tmp_path, tmp_path, sweep / "0", "--timeline").err
-    (tmp_path / "a.png").unlink()
     for more in (["--smooth", "5"], ["--labels", "a"], ["--each"]):
         outcome = plot(tmp_path, tmp_path, "--timeline", *more, "--output", "a.png")
-        assert outcome.code == 2
-        assert (
-            f"{more[0]} is of curves, which --timeline does not draw; leave it out" in outcome.err
-        )
+        assert outcome.code == 2 and f"{more[0]} is of curves" in outcome.err
         assert not (tmp_path / "a.png").exists()

@@ -36,15 +36,9 @@ SIZES = [3, 1, 5, 3, 2]
 def some_lists(seed: int = 1, sizes: list[int] = SIZES, d: int = 9) -> tl.KBestLists:
     """Lists of given lengths; the gain is that of hidden weights."""
     generator = np.random.default_rng(seed)
-    hidden = generator.normal(size=d)
-    rows = [
-        [{f"f{i}": generator.normal() for i in generator.integers(d, size=4)} for _ in range(k)]
-        for k in sizes
-    ]
-    gains = [[sum(hidden[int(n[1:])] * v for n, v in row.items()) for row in one] for one in rows]
-    texts = [[f"{s} {h}" for h in range(k)] for s, k in enumerate(sizes)]
-    names = tl.Vocabulary([f"f{i}" for i in range(d)])
-    return tl.KBestLists.of_strings(texts, rows, gains=gains, names=names)
+    table = generator.normal(size=(sum(sizes), d)) * (generator.random((sum(sizes), d)) < 0.4)
+    gain, begin = table @ generator.normal(size=d), np.cumsum([0, *sizes])
+    return tl.KBestLists.of_arrays(begin, table, [f"f{i}" for i in range(d)], gain=gain)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -18,6 +18,7 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation import Evaluation
 from torchtune_smt.evaluation.significance import (
+    Test,
     bootstrap_scores,
     bootstrap_test,
     randomization_test,
@@ -103,16 +104,16 @@ def test_randomization_equals_enumeration_of_texts(
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("runs", [2, 5])
-def test_random_trials_equal_shuffled_texts(metric: str, runs: int) -> None:
-    sentences, trials, seed, first = 20, 30, 7, runs // 2
+def test_random_trials_equal_those_of_texts(metric: str, runs: int) -> None:
+    """Where lines go is told by sums of a statistic for each line of each run."""
+    sentences, trials, first = 20, 30, runs // 2
     outputs, references = make_texts(2, sentences, runs)
     rows, score = make_rows(metric, outputs, references)
-    differing = np.flatnonzero((rows != rows[:, :1]).any(axis=(1, 2)))
-    # A statistic for each line of each run: its sums say where the lines went.
-    marks = np.eye(differing.size * runs).reshape(differing.size, runs, -1)
     observed = difference(metric, outputs, references, first)
+    differing = np.flatnonzero((rows != rows[:, :1]).any(axis=(1, 2)))
+    marks = np.eye(differing.size * runs).reshape(differing.size, runs, -1)
     count = 1
-    for to in shuffled_sums(marks, trials, np.array([seed])):
+    for to in shuffled_sums(marks, trials, np.array([7])):
         shuffled = [list(output) for output in outputs]
         for run in range(runs):
             (lines,) = np.nonzero(to[run])
@@ -120,19 +121,14 @@ def test_random_trials_equal_shuffled_texts(metric: str, runs: int) -> None:
             for i, line in zip(differing, lines, strict=True):
                 shuffled[run][i] = outputs[line % runs][i]
         count += abs(difference(metric, shuffled, references, first)) >= abs(observed) - 1e-9
-    p = randomization_test(rows[:, :first], rows[:, first:], score, trials, seed)
+    p = randomization_test(rows[:, :first], rows[:, first:], score, trials, 7)
     assert p == (count / (trials + 1), trials, False)
     assert 1 < count < trials
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("runs", [2, 5])
-def test_bootstrap_equals_resampled_texts(metric: str, runs: int) -> None:
-    sentences, samples, seed, first = 20, 30, 3, runs // 2
+    # And drawn with replacement.
     outputs, references = make_texts(3, sentences, runs)
     rows, score = make_rows(metric, outputs, references)
-    times = resampled_sums(np.eye(sentences)[:, None], samples, np.array([seed]))[:, 0]
     observed = difference(metric, outputs, references, first)
+    times = resampled_sums(np.eye(sentences)[:, None], trials, np.array([3]))[:, 0]
     count, drawn = 1, []
     for numbers in times.astype(int):
         chosen = np.repeat(np.arange(sentences), numbers)
@@ -141,10 +137,10 @@ def test_bootstrap_equals_resampled_texts(metric: str, runs: int) -> None:
         found = difference(metric, texts, their_references, first)
         count += abs(found - observed) >= abs(observed) - 1e-9
         drawn.append(corpus_score(metric, texts[0], their_references).score)
-    p = bootstrap_test(rows[:, :first], rows[:, first:], score, samples, seed)
-    assert p == (count / (samples + 1), samples, False)
-    assert 1 < count < samples
-    assert bootstrap_scores(rows[:, :1], score, samples, seed)[:, 0] == pytest.approx(drawn)
+    p = bootstrap_test(rows[:, :first], rows[:, first:], score, trials, 3)
+    assert p == (count / (trials + 1), trials, False)
+    assert 1 < count < trials
+    assert bootstrap_scores(rows[:, :1], score, trials, 3)[:, 0] == pytest.approx(drawn)
 
 
 # Against scipy
@@ -200,52 +196,45 @@ def test_random_divisions_of_runs() -> None:
 # The random numbers
 
 
-def test_orders_are_fair_and_those_of_sentences_independent() -> None:
+def test_orders_and_draws_are_fair_and_independent() -> None:
     sums = shuffled_sums(np.eye(3)[None], 6000, np.array([5]))
     codes = (sums.argmax(axis=2) * [9, 3, 1]).sum(axis=1)
     _, counts = np.unique(codes, return_counts=True)
     assert counts.size == 6
     sums = shuffled_sums(np.eye(4).reshape(2, 2, 4), 4000, np.array([5]))
     together = np.bincount((sums[:, 0, 0] * 2 + sums[:, 0, 2]).astype(int), minlength=4)
-    assert min(stats.chisquare(counts).pvalue, stats.chisquare(together).pvalue) > 0.001
-
-
-def test_draws_are_fair() -> None:
     n, samples = 10, 4000
     times = resampled_sums(np.eye(n)[:, None], samples, np.array([5]))[:, 0]
     assert (times.sum(axis=1) == n).all()
-    assert stats.chisquare(times.sum(axis=0)).pvalue > 0.001
+    for seen in (counts, together, times.sum(axis=0)):
+        assert stats.chisquare(seen).pvalue > 0.001
     # Of a multinomial distribution.
-    covariance = np.cov(times.T)
     expected = np.eye(n) - 1 / n
-    assert np.abs(covariance - expected).max() < 6 * math.sqrt(3 / samples)
+    assert np.abs(np.cov(times.T) - expected).max() < 6 * math.sqrt(3 / samples)
+    # So that s_sel is the standard error of a mean.
+    values = np.random.default_rng(0).normal(40, 5, 400)
+    drawn = bootstrap_scores(values[:, None, None], lambda sums: sums[..., 0] / 400, 10_000, 0)
+    assert drawn.std() == pytest.approx(values.std() / 20, rel=0.03)
+    assert drawn.mean() == pytest.approx(values.mean(), abs=0.01)
 
 
 # Systems that are the same, or nearly
 
 
-def evaluation(outputs: dict[str, Texts], references: Sequence[Sequence[str]]) -> Evaluation:
-    return Evaluation(outputs, references, METRICS)
-
-
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
-def test_equal_systems_do_not_differ(test: str) -> None:
+def test_equal_systems_do_not_differ(test: Test) -> None:
     outputs, references = make_texts(5, 30, 2)
-    same = evaluation({"a": outputs[:1], "b": outputs[:1]}, references)
-    assert [c.p_value for c in same.compare(test=test, samples=100)] == [1] * len(METRICS)  # type: ignore[arg-type]
-    runs = evaluation({"a": outputs, "b": outputs[::-1]}, references)
-    found = runs.compare(test=test, samples=100)  # type: ignore[arg-type]
-    assert [c.p_value for c in found] == [1] * len(METRICS)
-    assert [c.p_runs.value for c in found if c.p_runs] == [1] * len(METRICS)
-
-
-def test_one_sentence_proves_nothing() -> None:
-    outputs, references = make_texts(6, 30, 1)
+    same = Evaluation({"a": outputs[:1], "b": outputs[:1]}, references, METRICS)
+    runs = Evaluation({"a": outputs, "b": outputs[::-1]}, references, METRICS)
+    # One sentence proves nothing.
     other = [references[0][0], *outputs[0][1:]]
+    one = Evaluation({"a": outputs[:1], "b": [other]}, references, METRICS)
     assert other != outputs[0]
-    found = evaluation({"a": outputs, "b": [other]}, references).compare()
-    assert [c.p_value for c in found] == [1] * len(METRICS)
-    assert {c.test for c in found} == {"randomization, all 2 arrangements"}
+    for systems in (same, runs, one) if test == "randomization" else (same, runs):
+        found = systems.compare(test=test, samples=100)
+        assert [c.p_value for c in found] == [1] * len(METRICS)
+        assert [c.p_runs.value for c in found if c.p_runs] == [1] * len(METRICS) * (systems is runs)
+    assert {c.test for c in one.compare()} == {"randomization, all 2 arrangements"}
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 20), runs=st.integers(2, 4))
@@ -281,14 +270,12 @@ def systems() -> tuple[dict[str, Texts], list[list[str]]]:
     return outputs, [[reference] for reference in references]
 
 
-def first_runs(systems: tuple[dict[str, Texts], list[list[str]]]) -> dict[str, Texts]:
-    return {name: runs[:1] for name, runs in systems[0].items()}
-
-
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
-def test_comparisons(systems, test):  # type: ignore[no-untyped-def]
-    given = first_runs(systems)
-    found = evaluation(given, systems[1]).compare(test=test, samples=500, seed=3)
+def test_comparisons(systems, test: Test) -> None:  # type: ignore[no-untyped-def]
+    outputs, references = systems
+    given = {name: runs[:1] for name, runs in outputs.items()}
+    one = Evaluation(given, references, METRICS)
+    found = one.compare(test=test, samples=500, seed=3)
     assert [(c.metric, c.system, c.baseline) for c in found] == [
         (metric, system, "base")
         for metric in ("BLEU", "chrF2", "TER", "WER", "CER")
@@ -297,55 +284,51 @@ def test_comparisons(systems, test):  # type: ignore[no-untyped-def]
     for better, alike in zip(found[::2], found[1::2], strict=True):
         assert better.p_value < 0.01 < 0.05 < alike.p_value
         assert better.p_runs is None
-    assert found[0].score == corpus_score("bleu", given["better"][0], systems[1]).score
-    assert found[0].baseline_score == corpus_score("bleu", given["base"][0], systems[1]).score
     number = "500 samples" if test == "bootstrap" else "500 trials"
     assert found[0].test == f"{test}, {number}, seed 3"
     assert str(found[0]).startswith("better against base: BLEU ")
     assert str(found[0]).endswith(f", p = {found[0].p_value:.4f} ({found[0].test})")
     # Neither other systems nor other metrics change a p-value.
-    alone = Evaluation({n: given[n] for n in ("base", "alike")}, systems[1], ["ter"])
+    alone = Evaluation({n: given[n] for n in ("base", "alike")}, references, ["ter"])
     assert alone.compare(test=test, samples=500, seed=3) == [found[5]]
-    other = evaluation(given, systems[1]).compare(test=test, samples=500, seed=4)
+    other = one.compare(test=test, samples=500, seed=4)
     assert [c.p_value for c in other] != [c.p_value for c in found]
-
-
-def test_runs_are_averaged(systems):  # type: ignore[no-untyped-def]
-    found = Evaluation(*systems, metrics=["bleu"]).compare(samples=500)
-    scores = {
-        name: [corpus_score("bleu", run, systems[1]).score for run in runs]
-        for name, runs in systems[0].items()
-    }
-    assert [c.score for c in found] == [np.mean(scores["better"]), np.mean(scores["alike"])]
-    assert found[0].baseline_score == np.mean(scores["base"])
-    assert found[0].p_value < 0.01 < 0.05 < found[1].p_value
-    for comparison in found:
-        expected = runs_test(
-            np.array(scores["base"]), np.array(scores[comparison.system]), 500, 12345
-        )
+    # Runs are averaged.
+    for systems_, some in ((given, found), (outputs, None)):
+        some = some or Evaluation(outputs, references).compare(test=test, samples=500)
+        scores = {
+            name: np.array([corpus_score("bleu", run, references).score for run in runs])
+            for name, runs in systems_.items()
+        }
+        for comparison in some[:2]:
+            mine, base = scores[comparison.system], scores["base"]
+            assert (comparison.score, comparison.baseline_score) == (mine.mean(), base.mean())
+        assert some[0].p_value < 0.01 < 0.05 < some[1].p_value
+    for comparison in some:
+        expected = runs_test(scores["base"], scores[comparison.system], 500, 12345)
         assert comparison.p_runs == expected
         over_runs = f", over runs p = {expected.value:.4f} (all 6 divisions); over sentences p = "
         assert over_runs in str(comparison)
 
 
 def test_scores_and_their_deviations(systems):  # type: ignore[no-untyped-def]
-    found = Evaluation(*systems, metrics=["bleu", "ter"]).scores(samples=400, seed=9)
-    assert list(found) == list(systems[0])
-    for name, runs in systems[0].items():
+    outputs, references = systems
+    found = Evaluation(outputs, references, ["bleu", "ter"]).scores(samples=400, seed=9)
+    assert list(found) == list(outputs)
+    for name, runs in outputs.items():
         for metric, described in zip(("bleu", "ter"), found[name], strict=True):
-            scores = [corpus_score(metric, run, systems[1]) for run in runs]
+            scores = [corpus_score(metric, run, references) for run in runs]
             values = [score.score for score in scores]
             assert described.runs == tuple(values)
             assert described.score.score == np.mean(values)
             assert described.score.signature == scores[0].signature
             assert described.s_opt == pytest.approx(np.std(values, ddof=1))
-            rows, score = make_rows(metric, runs, systems[1])
-            drawn = bootstrap_scores(rows, score, 400, 9)
+            drawn = bootstrap_scores(*make_rows(metric, runs, references), 400, 9)
             assert described.s_sel == pytest.approx(np.mean([drawn[:, r].std() for r in (0, 1)]))
             inside = (drawn.mean(axis=1) >= described.low) & (drawn.mean(axis=1) <= described.high)
             assert inside.mean() == pytest.approx(0.95, abs=0.005)
             assert "; mean of 2 runs, s_sel " in str(described)
-    one = Evaluation(first_runs(systems), systems[1]).scores(samples=400, seed=9)["base"][0]
+    one = Evaluation({"base": outputs["base"][:1]}, references).scores(samples=400)["base"][0]
     assert one.s_opt == 0
     precisions = "/".join(f"{precision:.1f}" for precision in one.score.precisions)
     assert str(one) == (
@@ -354,35 +337,27 @@ def test_scores_and_their_deviations(systems):  # type: ignore[no-untyped-def]
     )
 
 
-def test_s_sel_is_the_standard_error_of_a_mean() -> None:
-    values = np.random.default_rng(0).normal(40, 5, 400)
-    drawn = bootstrap_scores(values[:, None, None], lambda sums: sums[..., 0] / 400, 10_000, 0)
-    assert drawn.std() == pytest.approx(values.std() / 20, rel=0.03)
-    assert drawn.mean() == pytest.approx(values.mean(), abs=0.01)
-
-
 def test_what_is_given_is_checked(systems):  # type: ignore[no-untyped-def]
     outputs, references = systems
-    base = outputs["base"]
-    for arguments, word in (
-        ({"test": "t"}, "'t'"),
-        ({"seed": -1}, "seed"),
-        ({"samples": 0}, "sam"),
+    base, both = outputs["base"], Evaluation(*systems)
+    for call, error, word in (
+        (lambda: both.compare(test="t"), ValueError, "'t'"),
+        (lambda: both.compare(seed=-1), ValueError, "seed"),
+        (lambda: both.compare(samples=0), ValueError, "sam"),
+        (lambda: both.scores(seed=-1), ValueError, "seed"),
+        (lambda: both.scores(samples=0), ValueError, "sam"),
+        (lambda: both.compare(baseline="nobody"), ValueError, "nobody"),
+        (lambda: Evaluation({"base": base}, references).compare(), ValueError, "two systems"),
+        (
+            lambda: Evaluation({"other": [base[0], base[1][:-1]]}, references),
+            InputError,
+            "other has 149 hypotheses",
+        ),
+        (lambda: Evaluation({"other": []}, references), ValueError, "other has no runs"),
+        (lambda: Evaluation({"other": base[0]}, references), TypeError, "a list of runs"),
     ):
-        with pytest.raises(ValueError, match=word):
-            Evaluation(*systems).compare(**arguments)
-        if "test" not in arguments:
-            with pytest.raises(ValueError, match=word):
-                Evaluation(*systems).scores(**arguments)
-    with pytest.raises(ValueError, match="two systems"):
-        Evaluation({"base": base}, references).compare()
-    for more, error, message in (
-        ([base[0], base[1][:-1]], InputError, "other has 149 hypotheses"),
-        ([], ValueError, "other has no runs"),
-        (base[0], TypeError, "other must be a list of runs"),
-    ):
-        with pytest.raises(error, match=message):
-            Evaluation({"base": base, "other": more}, references)
+        with pytest.raises(error, match=word):
+            call()
 
 
 # Systems that do not differ, by the thousand

@@ -13,11 +13,11 @@ import torch
 from commands import MODEL, run_command
 from hypothesis import given
 from hypothesis import strategies as st
+from small_lists import ON_LISTS, put, weights_of
 
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.runs import checkpoint
-from torchtune_smt.runs.rounds import Best, Progress
+from torchtune_smt.runs.rounds import Progress
 
 OPTIONS = {
     "online": ["tuner.epochs=3"],
@@ -56,62 +56,37 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     In those called graded, one feature says how good each entry is.
     """
-    folder = tmp_path_factory.mktemp("lists")
     rng = np.random.default_rng(5)
-    dense, sparse, graded, references = [], [], [], []
+    files: dict[str, list[str]] = {name: [] for name in ("dense", "sparse", "graded", "dev.en")}
     for sentence in range(40):
         words = [f"w{w}" for w in rng.integers(0, 30, 12)]
-        references.append(" ".join(words))
+        files["dev.en"].append(" ".join(words))
         for wrong in (1, *rng.permutation(np.arange(2, 9)).tolist()):
             guess = list(words)
             for place in rng.choice(12, wrong, replace=False):
                 guess[place] = "x"
             lm, tm = rng.normal(size=2).round(3)
-            head = f"{sentence} ||| {' '.join(guess)}"
-            line = f"{head} ||| LM= {lm} TM= {tm}"
-            dense.append(f"{line} ||| 0")
-            graded.append(f"{head} ||| LM= {lm} Good= {-wrong} ||| 0")
-            sparse.append(f"{line} id_{rng.integers(6)}= 1 ||| 0")
-    files = {"dense": dense, "sparse": sparse, "graded": graded, "dev.en": references}
-    for name, lines in files.items():
-        (folder / name).write_text("".join(f"{line}\n" for line in lines))
-    (folder / "dev.de").write_text("ja\n" * 40)
-    (folder / "backwards.py").write_text(BACKWARDS)
-    return folder
+            head = f"{sentence} ||| {' '.join(guess)} ||| LM= {lm}"
+            files["dense"].append(f"{head} TM= {tm} ||| 0")
+            files["graded"].append(f"{head} Good= {-wrong} ||| 0")
+            files["sparse"].append(f"{head} TM= {tm} id_{rng.integers(6)}= 1 ||| 0")
+    more = {"dev.de": "ja\n" * 40, "backwards.py": BACKWARDS}
+    return put(tmp_path_factory.mktemp("lists"), {**files, **more})
 
 
-def tune(lists: Path, name: str, tuner: str, *options: str) -> str:
-    return (
-        run_command(
-            "train",
-            "data=files",
-            "data.name=x",
-            "data.source_language=de",
-            "data.target_language=en",
-            "data.train=null",
-            "data.dev=[dev.de,dev.en]",
-            "data.tokenize=false",
-            "decoder=kbest_files",
-            f"decoder.dev={'sparse' if tuner == 'grouping' else 'dense'}",
-            *OPTIONS[tuner],
-            *options,
-            f"hydra.run.dir={name}",
-            folder=lists,
-        )
-        .check()
-        .out
-    )
-
-
-def metrics(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
+def tune(lists: Path, name: str, tuner: str, *options: str) -> tuple[str, list[dict[str, float]]]:
+    """Return what a run says, and its record."""
+    given = [*ON_LISTS, "data.dev=[dev.de,dev.en]", "data.tokenize=false"]
+    given += [f"decoder.dev={'sparse' if tuner == 'grouping' else 'dense'}", *OPTIONS[tuner]]
+    given += [*options, f"hydra.run.dir={name}"]
+    out = run_command("train", *given, folder=lists).check().out
+    return out, [json.loads(line) for line in read_lines(lists / name / "metrics.jsonl")]
 
 
 @pytest.mark.parametrize("tuner", OPTIONS)
 def test_lists_on_which_tuning_makes_dev_worse(tuner: str, lists: Path) -> None:
     folder = lists / tuner
-    out = tune(lists, tuner, tuner, "init=zero")
-    lines = metrics(folder)
+    out, lines = tune(lists, tuner, tuner, "init=zero")
     before = lines[0]["bleu/dev"]
     scores = [line["bleu/dev"] for line in lines[1:] if "bleu/dev" in line]
     # What was tuned; with groups, the runs on dev have a start that is a candidate, too.
@@ -121,30 +96,25 @@ def test_lists_on_which_tuning_makes_dev_worse(tuner: str, lists: Path) -> None:
     unit = "epoch" if tuner == "online" else "iteration"
     assert lines[-1][f"best_{unit}"] == 0
     assert lines[-1]["bleu/dev_tuned"] == before
-    assert f"best {unit}: 0 (the start)" in out
-    assert f"last {unit}: {len(scores)}, dev BLEU {scores[-1]:.2f}" in out
-    # The order of the lists, said before and after; weights of 0, and what they mean.
-    assert (
-        f"before tuning: dev BLEU {before:.2f} (the order of the lists, as all weights are 0)"
-        in out
-    )
-    assert "before: the order of the lists, as all weights were 0" in out
-    assert f"tuning has gained nothing: no {unit} was better on dev than the start" in out
-    assert "(all are 0: they rank nothing, and leave lists in the order they come in); try" in out
-    names, _ = read_weights(folder / "weights.txt.gz")
-    assert len(names) == 0
+    zero = "the order of the lists, as all weights"
+    for said in (
+        f"best {unit}: 0 (the start)",
+        f"last {unit}: {len(scores)}, dev BLEU {scores[-1]:.2f}",
+        f"before tuning: dev BLEU {before:.2f} ({zero} are 0)",
+        f"before: {zero} were 0",
+        f"tuning has gained nothing: no {unit} was better on dev than the start",
+        "(all are 0: they rank nothing, and leave lists in the order they come in); try",
+    ):
+        assert said in out
+    assert weights_of(folder / "weights.txt.gz") == {}
     fields = [line.split(" ||| ") for line in read_lines(lists / "dense")]
     first = {int(number): words for number, words, *_ in reversed(fields)}
     assert read_lines(folder / "dev.translations.txt") == [first[n] for n in range(40)]
     assert not (folder / "groups.tsv.gz").exists()
-
-
-def test_such_weights_leave_lists_as_they_are(lists: Path) -> None:
-    tune(lists, "applied", "pro", "init=zero")
-    done = run_command(
-        "rerank", "weights=applied/weights.txt.gz", "input=dense", folder=lists
-    ).check()
-    assert done.out == (lists / "applied" / "dev.translations.txt").read_text()
+    # Such weights leave lists as they are.
+    given = [f"weights={tuner}/weights.txt.gz", "input=dense"]
+    done = run_command("rerank", *given, folder=lists).check()
+    assert done.out == (folder / "dev.translations.txt").read_text()
     assert "all weights are 0, which leaves lists as they are" in done.err
 
 
@@ -157,11 +127,9 @@ def test_a_start_that_ranks(tuner: str, result: str, lists: Path) -> None:
     name = f"{tuner}_{result}"
     options = [*GOOD_START, METRIC, f"tuner.result={result}"]
     options += ["optimizer.lr=0.5"] if tuner == "online" else ["tuner.interpolation=1"]
-    out = tune(lists, name, tuner, *options)
-    names, values = read_weights(lists / name / "weights.txt.gz")
-    weights = dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+    out, lines = tune(lists, name, tuner, *options)
+    weights = weights_of(lists / name / "weights.txt.gz")
     assert (weights == {"LM_0": 0.1, "Good_0": 0.5}) == (result == "best")
-    lines = metrics(lists / name)
     assert (lines[-1]["bleu/dev_tuned"] == lines[0]["bleu/dev"]) == (result == "best")
     assert "order of the lists" not in out and "all are 0" not in out
     unit = "epoch" if tuner == "online" else "iteration"
@@ -172,25 +140,16 @@ def test_a_start_that_ranks(tuner: str, result: str, lists: Path) -> None:
         assert "gained nothing: dev BLEU is no better than before; tuner.result=best keeps" in out
 
 
-def test_a_run_that_gains_says_nothing_of_that(lists: Path) -> None:
-    out = tune(lists, "gains", "grouping", "+init.values.LM_0=-0.5", "tuner.iterations=1")
-    lines = metrics(lists / "gains")
-    assert lines[-1]["bleu/dev_tuned"] > lines[0]["bleu/dev"]
-    assert "best iteration: 1\n" in out and "gained nothing" not in out
-
-
 def test_decoding_with_a_start_that_is_best(place: Path) -> None:
-    (place / "backwards.py").write_text(BACKWARDS)
+    put(place, {"backwards.py": BACKWARDS})
     small = ["tuner.epochs=3", "tuner.patience=2", "decoder.k=20", "decoder.pop_limit=10"]
     options = [*MODEL, *small, "features=rule_id", METRIC, "data.test=null"]
     out = run_command("train", *options, "hydra.run.dir=backwards", folder=place).check().out
     # Patience counts from the start.
     assert "epoch 2: dev BLEU" in out and "epoch 3: dev BLEU" not in out
     assert "best epoch: 0 (the start)\nlast epoch: 2, dev BLEU" in out
-    names, values = read_weights(place / "backwards" / "weights.txt.gz")
-    assert set(np.abs(values)) == {0.1, 1.0} and len(names) == 12
-    before, after = (metrics(place / "backwards")[i] for i in (0, -1))
-    assert after["bleu/dev_tuned"] == before["bleu/dev"]
+    weights = weights_of(place / "backwards" / "weights.txt.gz")
+    assert set(map(abs, weights.values())) == {0.1, 1.0} and len(weights) == 12
 
 
 @pytest.mark.parametrize("tuner", ["online", "stochastic", "grouping"])
@@ -217,9 +176,6 @@ def test_a_killed_run_still_knows_its_start(
         assert (lists / name / file).read_bytes() == (lists / f"whole_{tuner}" / file).read_bytes()
 
 
-# What is kept of it
-
-
 @given(
     start=st.integers(0, 5),
     scores=st.lists(st.integers(0, 5), min_size=1, max_size=8),
@@ -227,8 +183,10 @@ def test_a_killed_run_still_knows_its_start(
 )
 def test_best_and_patience(start: int, scores: list[int], patience: int | None) -> None:
     """The first of the best, the start among them; so many epochs after it, it is over."""
-    progress, done = Progress(), [start]
-    progress.note_start(float(start), torch.tensor([-1.0]))
+    progress, done, weights = Progress(), [start], torch.tensor([-1.0])
+    progress.note_start(float(start), weights)
+    # It is kept as it was.
+    weights += 7
     for epoch, score in enumerate(scores, start=1):
         if progress.is_stale(patience):
             break
@@ -236,17 +194,8 @@ def test_best_and_patience(start: int, scores: list[int], patience: int | None) 
         progress.compare(float(score), torch.tensor([float(epoch)]))
         done.append(score)
     best = done.index(max(done))
-    assert progress.best is not None
     assert (progress.best.round, progress.best.score) == (best, max(done))
     assert progress.best.weights.item() == (best or -1.0)
     assert progress.stale == len(done) - 1 - best
     over = patience is not None and progress.stale >= patience
     assert over or len(done) == len(scores) + 1
-
-
-def test_the_start_is_kept_as_it_was() -> None:
-    progress, weights = Progress(), torch.zeros(2)
-    progress.note_start(1.0, weights)
-    weights += 1
-    assert progress.best == Best(0, 1.0, progress.best.weights)
-    assert progress.best.weights.tolist() == [0.0, 0.0]

@@ -1,16 +1,27 @@
-"""Weights keep what they are given, wherever the numbers come from."""
+"""Weights: what they keep, their files, and scores and margins of sparse rows under them."""
 
 import copy
+import gzip
 import pickle
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small_lists import put, weights_of
 
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.scoring import score_rows
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import read_weights, save_weights
+from torchtune_smt.losses import Logistic, reduce
 
 
-def given(weights: Weights, values: list[float], how: str) -> Weights:
+def changed(weights: Weights, values: list[float], how: str) -> Weights:
     """Return weights, or a copy of them, that have been given values in some way of torch."""
     new = torch.tensor(values, dtype=torch.float64)
     if how == "data":
@@ -31,7 +42,7 @@ def given(weights: Weights, values: list[float], how: str) -> Weights:
 def test_growing_keeps_the_numbers(how: str) -> None:
     old = Weights(["a", "b"])
     old.take(Vocabulary(["c"]))
-    weights = given(old, [1.0, 2.0, 3.0], how)
+    weights = changed(old, [1.0, 2.0, 3.0], how)
     with torch.no_grad():
         weights.parameter += 1.0
     weights.take(Vocabulary(["d", *(f"more{i}" for i in range(40))]))
@@ -40,9 +51,7 @@ def test_growing_keeps_the_numbers(how: str) -> None:
     assert weights.parameter.dtype == (torch.float32 if how == "float32" else torch.float64)
     if how in ("deepcopy", "pickle"):
         assert old.parameter.tolist() == [1.0, 2.0, 3.0] and len(old.features) == 3
-
-
-def test_growing_leaves_the_tensor_that_was_given_alone() -> None:
+    # The tensor that was given is left alone.
     whole = torch.arange(30, dtype=torch.float64)
     weights = Weights(["a"])
     weights.parameter.data = whole[:1]
@@ -51,3 +60,188 @@ def test_growing_leaves_the_tensor_that_was_given_alone() -> None:
         weights.parameter += 7.0
     assert weights.parameter.tolist() == [7.0, 7.0, 7.0]
     assert whole.tolist() == list(range(30))
+
+
+@pytest.mark.parametrize("names", [["\ufeffa"], ["\ufeff"], ["\ufeff", "\ufeffa", "b"], []])
+@pytest.mark.parametrize("dense", [0, 1])
+def test_a_name_may_begin_with_a_byte_order_mark(tmp_path, names, dense):
+    weights = Weights(names[:dense])
+    weights.set(names, [1.0] * len(names))
+    assert save_weights(tmp_path / "w", weights) == len(names)
+    assert sorted(weights_of(tmp_path / "w")) == sorted(names)
+    # Nothing but comments is a file of no weights, too.
+    for text in ("", "\n", "# nothing\n"):
+        assert weights_of(put(tmp_path, {"empty": text})) == {}
+
+
+# Files
+
+name = st.text(
+    st.one_of(st.sampled_from("ab=# \t|é:"), st.characters(exclude_categories=["Cs"])),
+    min_size=1,
+    max_size=8,
+).filter(lambda n: n.strip(" \t") == n and not n.startswith("#") and not {*"\n\r\0"} & {*n})
+name = name.filter(lambda n: not n.endswith((" =", "\t=")))
+value = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(entries=st.dictionaries(name, value, max_size=12), dense=st.integers(0, 3))
+def test_what_is_saved_is_loaded_exactly(entries, dense, tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "w.txt"
+    weights = Weights(list(entries)[:dense])
+    weights.set(list(entries), list(entries.values()))
+    count = save_weights(path, weights)
+    active = {n: v for n, v in entries.items() if v != 0}
+    assert count == len(active)
+    assert weights_of(path) == active
+    # Weights of either kind are saved alike.
+    again = path.with_name("again")
+    assert save_weights(again, weights.frozen()) == count
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_order_and_gzip(tmp_path):
+    weights = Weights(["LM", "Glue", "Zero"])
+    weights.set(["LM", "Glue", "z", "b=2", "gone"], [0.1, -1 / 3, 1.0, 2e-300, 0.0])
+    text = "LM 0.1\nGlue -0.3333333333333333\nb=2 2e-300\nz 1.0\n"
+    save_weights(tmp_path / "w.txt", weights)
+    assert (tmp_path / "w.txt").read_text() == text
+    save_weights(tmp_path / "w.gz", weights)
+    assert gzip.decompress((tmp_path / "w.gz").read_bytes()).decode() == text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["w.gz", "w.txt"]
+    assert len(read_weights(tmp_path / "w.gz")[0]) == 4
+
+
+def test_other_tools_files(tmp_path):
+    path = put(
+        tmp_path,
+        {
+            "weights": b"# a comment\n\nLanguageModel 1.5\r\n  Glue\t-2e-3\nx=y=.5\nshort  7 \n"
+            b"R:[X] ||| a = b 1\nLM0= 0.5\nPenalty = -1\nTM0 =2\n= 3"
+        },
+    )
+    expected = {"LanguageModel": 1.5, "Glue": -0.002, "x=y": 0.5, "short": 7.0}
+    expected |= {"R:[X] ||| a = b": 1.0, "LM0=": 0.5, "Penalty": -1.0, "TM0": 2.0, "=": 3.0}
+    assert list(weights_of(path).items()) == list(expected.items())
+
+
+BAD = {
+    b"lonely": "has no value",
+    b"a=": "has no value",
+    b"=1": "has no name",
+    b"a nan": "no finite number",
+    b"a -inf": "no finite number",
+    b"a 1e999": "no finite number",
+    b"a 1.2.3": "no finite number",
+    b"a 1_0": "no finite number",
+    b"a 0x10": "no finite number",
+    b"a \xff 1": "UTF-8",
+    b"good 2": "'good' has a weight already, in line 2; remove one",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+@pytest.mark.parametrize("after", [b"", b"\nlonely\n", b"\nmore 1"])
+def test_bad_lines_are_named(tmp_path, line, after):
+    path = put(tmp_path, {"w": b"# comment\ngood 1\n\n" + line + after})
+    # What a line says by itself is found before what two say.
+    twice = line == b"good 2" and after == b"\nlonely\n"
+    with pytest.raises(InputError, match=BAD[b"lonely" if twice else line]) as caught:
+        read_weights(path)
+    assert str(caught.value).startswith(f"{path}:{5 if twice else 4}: ")
+    with pytest.raises(InputError, match="no such file"):
+        read_weights(tmp_path / "nowhere")
+
+
+BAD_WEIGHTS = dict.fromkeys(["#a", " a", "a\t", "a\nb", "a\0b", "a =", ""], "cannot be written")
+
+
+BAD_WEIGHTS |= {"nan": "weight of 'nan' is", "inf": "weight of 'inf' is"}
+
+
+# Scores
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_margins_and_gradient_equal_dense_algebra(seed):
+    generator = np.random.default_rng(seed)
+    dimension = int(generator.integers(1, 30))
+    weights = Weights()
+    values = generator.normal(size=dimension)
+    weights.set([f"f{i}" for i in range(dimension)], values)
+    differences, dense_differences = [], [np.zeros((0, dimension))]
+    for _ in range(generator.integers(0, 4)):
+        rows, dense = random_rows(generator, 5, dimension)
+        pairs = generator.integers(0, 5, (generator.integers(0, 6), 2))
+        differences.append(rows.differences(pairs))
+        dense_differences.append(dense[pairs[:, 0]] - dense[pairs[:, 1]])
+    x = torch.from_numpy(np.concatenate(dense_differences))
+    margins = score_rows(Rows.joined(differences), weights.parameter)
+    reduce(Logistic()(margins), "sum").backward()
+
+    w = weights.parameter.detach().clone().requires_grad_()
+    expected = x @ w
+    torch.log1p(torch.exp(-expected)).sum().backward()
+    gradient = weights.parameter.grad
+    assert torch.allclose(margins, expected, rtol=0, atol=1e-12)
+    assert gradient.is_sparse and gradient.shape == w.shape
+    assert torch.allclose(gradient.to_dense(), w.grad, rtol=0, atol=1e-12)
+    # Only features that differ in some pair are touched, each once, in ascending order.
+    assert gradient._indices()[0].tolist() == x.any(0).nonzero()[:, 0].tolist()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_score_rows_equal_csr_product(device):
+    generator = np.random.default_rng(1)
+    rows, dense = random_rows(generator, 8, 20)
+    w = torch.from_numpy(generator.normal(size=20)).to(device).requires_grad_()
+    scores = score_rows(rows, w)
+    assert torch.allclose(scores.cpu(), torch.from_numpy(dense) @ w.cpu(), rtol=0, atol=1e-12)
+    u = torch.from_numpy(generator.normal(size=8))
+    scores.backward(u.to(device))
+    expected = torch.from_numpy(dense).T @ u
+    assert torch.allclose(w.grad.to_dense().cpu(), expected, rtol=0, atol=1e-12)
+    # Rows without entries; and values as float32 where weights are.
+    none = Rows(np.array([0, 0, 1, 1]), np.array([2], np.int32), np.array([0.5]))
+    w = torch.ones(3, dtype=torch.float32, device=device, requires_grad=True)
+    scores = score_rows(none, w)
+    scores.sum().backward()
+    assert scores.tolist() == [0, 0.5, 0]
+    assert w.grad.dtype == torch.float32 and w.grad.to_dense().tolist() == [0, 0, 0.5]
+
+
+def test_rounding_noise_is_no_difference():
+    total, other = 0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1
+    assert total != other
+    values = np.array([total, 1.0, other, 2.0])
+    rows = Rows(np.array([0, 2, 4]), np.array([0, 1, 0, 1], np.int32), values)
+    rows = rows.differences(np.array([[0, 1]]))
+    assert rows.feature.tolist() == [1] and rows.value.tolist() == [-1]
+
+
+@pytest.mark.parametrize("z", [-800.0, -30.0, -1.0, 0.0, 1.0, 30.0, 800.0])
+def test_logistic_is_exact_at_any_margin(z):
+    margin = torch.tensor([z], dtype=torch.float64, requires_grad=True)
+    loss = Logistic()(margin)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(np.logaddexp(0, -z), rel=1e-14)
+    assert -margin.grad.item() == pytest.approx(np.exp(-np.logaddexp(0, z)), rel=1e-14)
+
+
+@pytest.mark.parametrize("bad", BAD_WEIGHTS)
+def test_weights_that_cannot_be_written(tmp_path, bad):
+    value = float(bad) if bad in ("nan", "inf") else 1.0
+    with pytest.raises(ValueError, match=BAD_WEIGHTS[bad]):
+        save_weights(tmp_path / "w", FrozenWeights.of({"fine": 1.0, bad: value}))
+    assert not any(tmp_path.iterdir())
+
+
+def random_rows(generator, k, dimension):
+    """Rows of random features; the dense matrix beside them."""
+    dense = generator.integers(-2, 3, (k, dimension)) * (generator.random((k, dimension)) < 0.3)
+    dense = dense.astype(np.float64)
+    rows, columns = dense.nonzero()
+    begin = np.searchsorted(rows, np.arange(k + 1)).astype(np.int64)
+    return Rows(begin, columns.astype(np.int32), dense[rows, columns]), dense
