@@ -93,18 +93,23 @@ def test_what_is_written_is_read(
         assert array.size == 0 or array.ctypes.data % ALIGNMENT == 0
 
 
-def test_arrays_are_private(path: Path) -> None:
+def test_content_and_its_checksum(path: Path, tmp_path: Path) -> None:
     ARCHIVE.read(path).arrays["numbers"][:] = 7
-    assert_same(ARCHIVE.read(path).arrays, example())
-
-
-def test_equal_content_has_an_equal_checksum_and_no_other(path: Path, tmp_path: Path) -> None:
-    whole = ARCHIVE.read(path).checksum
-    other = example()
-    assert ARCHIVE.write(tmp_path / "b", {"a": [1, None]}, other) == whole
-    assert path.read_bytes() == (tmp_path / "b").read_bytes()
+    whole, other, there = ARCHIVE.read(path), example(), tmp_path / "b"
+    assert_same(whole.arrays, other)
+    assert file_checksum(path) == checksum(path.read_bytes())
+    assert ARCHIVE.write(there, {"a": [1, None]}, other) == whole.checksum
+    assert path.read_bytes() == there.read_bytes()
     other["records"]["counts"][2, 1] += 1
-    assert ARCHIVE.write(tmp_path / "b", {"a": [1, None]}, other) != whole
+    assert ARCHIVE.write(there, {"a": [1, None]}, other) != whole.checksum
+    there.write_bytes(bytes(3 << 20) + b"x")
+    assert file_checksum(there) == checksum(bytes(3 << 20) + b"x")
+    # A damaged part is named.
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(struct.pack("<d", 11.0))] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match="numbers"):
+        ARCHIVE.read(path)
 
 
 # Forms of one file: how it is written, and how it is read.
@@ -171,14 +176,6 @@ def test_damage_is_refused_or_has_no_effect(tmp_path: Path, form: str, damage: s
         assert harmless <= {"longer": 2, "truncated": 1}.get(damage, 0) * (form != "written")
 
 
-def test_a_damaged_part_is_named(path: Path) -> None:
-    whole = bytearray(path.read_bytes())
-    whole[whole.index(struct.pack("<d", 11.0))] ^= 1
-    path.write_bytes(whole)
-    with pytest.raises(InputError, match="numbers"):
-        ARCHIVE.read(path)
-
-
 def test_other_kinds_and_versions(path: Path) -> None:
     with pytest.raises(InputError, match="is no checkpoint; start anew"):
         Archive("checkpoint", 3, "start anew").read(path)
@@ -221,12 +218,6 @@ def test_a_forged_header_is_refused(path: Path) -> None:
     for header in others:
         with pytest.raises(InputError, match="damaged"):
             ARCHIVE.read(forged(path, header))
-
-
-def test_the_checksum_of_a_file(path: Path, tmp_path: Path) -> None:
-    assert file_checksum(path) == checksum(path.read_bytes())
-    (tmp_path / "large").write_bytes(bytes(3 << 20) + b"x")
-    assert file_checksum(tmp_path / "large") == checksum(bytes(3 << 20) + b"x")
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
@@ -399,9 +390,15 @@ def test_parts_of_another_file_do_not_follow(tmp_path: Path) -> None:
             ARCHIVE.parts(tmp_path / "a", mark=mark)
 
 
-def test_a_missing_file_of_a_mark(tmp_path: Path) -> None:
+def test_what_is_appended_to(tmp_path: Path) -> None:
+    """A file that is there, and no link."""
     with pytest.raises(InputError, match="is missing, .*; put it back, or write it again"):
         ARCHIVE.parts(tmp_path / "file", mark=Mark(3, ""))
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / "file").symlink_to(tmp_path / "other")
+    with pytest.raises(InputError, match="file: cannot be written"):
+        ARCHIVE.append(tmp_path / "file", Mark(), 1)
+    assert (tmp_path / "other").read_text() == "mine"
 
 
 def test_without_room_what_was_there_stays(tmp_path: Path) -> None:
@@ -420,27 +417,12 @@ def test_without_room_what_was_there_stays(tmp_path: Path) -> None:
     assert len(ARCHIVE.parts(path, mark=end)) == 2
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "other").write_text("mine")
-    (tmp_path / "file").symlink_to(tmp_path / "other")
-    with pytest.raises(InputError, match="file: cannot be written"):
-        ARCHIVE.append(tmp_path / "file", Mark(), 1)
-    assert (tmp_path / "other").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("letters", "length"),
-    [
-        (b"ab", [1]),
-        (b"aa", [1, 1]),
-        (b"\xc3\xa4", [1, 1]),
-        (b"ab", [3, -1]),
-        (b"ab", [1.0, 1.0]),
-        (b"\xff", [1]),
-    ],
-)
-def test_names_that_are_none_though_the_checksum_is_right(letters: bytes, length: Any) -> None:
-    length = np.array(length, np.int32 if type(length[0]) is int else np.float64)
-    arrays = {"letters": np.frombuffer(letters, np.uint8), "length": length}
-    with pytest.raises((ValueError, TypeError)):
-        Vocabulary.of_parts([arrays])
+def test_names_that_are_none_though_the_checksum_is_right() -> None:
+    whole, real = np.int32, np.float64
+    for letters, length, kind in (
+        *((b"ab", [1], whole), (b"aa", [1, 1], whole), (b"\xc3\xa4", [1, 1], whole)),
+        *((b"ab", [3, -1], whole), (b"ab", [1, 1], real), (b"\xff", [1], whole)),
+    ):
+        arrays = {"letters": np.frombuffer(letters, np.uint8), "length": np.array(length, kind)}
+        with pytest.raises((ValueError, TypeError)):
+            Vocabulary.of_parts([arrays])

@@ -71,42 +71,30 @@ def test_a_worker_is_given_what_it_had_before(engine: LocalEngine) -> None:
         assert [pid for _, pid in engine.map(common, tasks)] == pids
 
 
-def test_a_worker_that_is_killed_is_replaced(
-    engine: LocalEngine, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("kill once", "a worker died (exit code -9); another takes"),
+        # The process that it leaves holds the other end of its pipe.
+        ("fork and die once", "a worker died (exit code -9)"),
+        ("hang once", "a worker took more than 3 s (engine.deadline)"),
+    ],
+)
+def test_a_worker_that_is_lost_is_replaced(
+    what: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks = [(n, "kill once" if n in (1, 4) else "") for n in range(9)]
-    assert [value for value, _ in engine.map(5, tasks)] == [5 * n for n in range(9)]
-    assert capsys.readouterr().err.count("a worker died (exit code -9); another takes") == 2
-
-
-def test_a_worker_that_dies_and_leaves_a_process(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Which holds the other end of its pipe."""
-    engine = LocalEngine(workers=1, deadline=20)
+    engine = LocalEngine(workers=1, deadline=3 if what == "hang once" else 20)
     engine.serve(OpenToy(tmp_path))
-    tasks = [(n, "fork and die once" if n == 1 else "") for n in range(3)]
-    assert [value for value, _ in engine.map(5, tasks)] == [0, 5, 10]
-    assert "a worker died (exit code -9)" in capsys.readouterr().err
-    engine.close()
-    (child,) = tmp_path.glob("child*")
-    os.kill(int(child.name.removeprefix("child")), signal.SIGKILL)
-
-
-def test_an_idle_worker_that_is_killed_is_replaced(engine: LocalEngine) -> None:
-    pids = {pid for _, pid in engine.map(1, PLAIN)}
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    tasks = [(n, what if n in (1, 3) else "") for n in range(5)]
+    results = list(engine.map(5, tasks))
+    assert [value for value, _ in results] == [5 * n for n in range(5)]
+    assert capsys.readouterr().err.count(said) == 2
+    # An idle one is replaced, too.
+    os.kill(results[-1][1], signal.SIGKILL)
     assert [value for value, _ in engine.map(2, PLAIN)] == [2 * n for n in range(9)]
-
-
-def test_a_worker_that_hangs_is_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    engine = LocalEngine(workers=1, deadline=3)
-    engine.serve(OpenToy(folder))
-    tasks = [(n, "hang once" if n == 1 else "") for n in range(3)]
-    assert [value for value, _ in engine.map(5, tasks)] == [0, 5, 10]
-    assert "a worker took more than 3 s (engine.deadline)" in capsys.readouterr().err
     engine.close()
+    for child in tmp_path.glob("child*"):
+        os.kill(int(child.name.removeprefix("child")), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("task", [(0, "", b"x" * (4 << 20)), (0, "long")])
@@ -138,14 +126,6 @@ def test_a_worker_that_stops_within_a_message_is_replaced(
     engine.close()
 
 
-def test_an_opening_that_hangs(folder: Path) -> None:
-    engine = LocalEngine(workers=1, deadline=2, attempts=2)
-    engine.serve(OpenToy(folder, seconds=1000))
-    with pytest.raises(InputError, match=r"2 workers were lost .* took more than 2 s \(engine.de"):
-        list(engine.map(5, PLAIN))
-    engine.close()
-
-
 def test_a_task_that_kills_all_its_workers(engine: LocalEngine) -> None:
     results = engine.map(1, [(0, ""), (1, "kill"), (2, "")])
     assert next(results)[0] == 0
@@ -155,19 +135,22 @@ def test_a_task_that_kills_all_its_workers(engine: LocalEngine) -> None:
     assert [value for value, _ in engine.map(1, PLAIN)] == list(range(9))
 
 
-def test_errors_come_here(engine: LocalEngine) -> None:
-    with pytest.raises(InputError, match="^file:3: is bad; make it good$"):
-        list(engine.map(1, [(0, "bad")]))
-    with pytest.raises(RuntimeError, match="KeyError: 'a bug'"):
-        list(engine.map(1, [(0, "bug")]))
-    # It is none of the pipe to the driver.
-    with pytest.raises(RuntimeError, match="EOFError: no more"):
-        list(engine.map(1, [(0, "end")]))
-
-
-def test_the_exit_code_is_the_workers_own(engine: LocalEngine) -> None:
-    with pytest.raises(InputError, match=r"died \(exit code 7\)"):
-        list(engine.map(1, [(0, "exit")]))
+def test_errors_come_here(engine: LocalEngine, folder: Path) -> None:
+    for what, kind, said in (
+        ("bad", InputError, "^file:3: is bad; make it good$"),
+        ("bug", RuntimeError, "KeyError: 'a bug'"),
+        # It is none of the pipe to the driver.
+        ("end", RuntimeError, "EOFError: no more"),
+        # The exit code is the worker's own.
+        ("exit", InputError, r"died \(exit code 7\)"),
+    ):
+        with pytest.raises(kind, match=said):
+            list(engine.map(1, [(0, what)]))
+    hanging = LocalEngine(workers=1, deadline=2, attempts=2)
+    hanging.serve(OpenToy(folder, seconds=1000))
+    with pytest.raises(InputError, match=r"2 workers were lost .* took more than 2 s \(engine.de"):
+        list(hanging.map(5, PLAIN))
+    hanging.close()
 
 
 def test_nobody_computes_what_nobody_asks_for(engine: LocalEngine, tmp_path: Path) -> None:
@@ -181,45 +164,19 @@ def test_nobody_computes_what_nobody_asks_for(engine: LocalEngine, tmp_path: Pat
     assert gone(int(found[0].name.removeprefix("waiting")))
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from toy_workers import OpenToy
-from torchtune_smt.parallel.local import LocalEngine
-if __name__ == "__main__":
-    engine = LocalEngine(workers=2)
-    engine.serve(OpenToy(Path(sys.argv[1])))
-    list(engine.map(1, [(0, "wait"), (1, "wait")]))
-"""
-
-
-def test_no_worker_outlives_a_driver_that_is_killed(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "driver.py").write_text(SCRIPT)
-    path = os.pathsep.join([str(repository), str(repository / "tests")])
-    driver = subprocess.Popen(
-        [sys.executable, tmp_path / "driver.py", tmp_path], env=os.environ | {"PYTHONPATH": path}
-    )
-    while len(found := list(tmp_path.glob("waiting*"))) < 2:
-        assert driver.poll() is None
-        time.sleep(0.02)
-    driver.kill()
-    driver.wait()
-    assert all(gone(int(path.name.removeprefix("waiting"))) for path in found)
-
-
-DYING = """
+DRIVER = """
 import os, random, signal, sys, threading, time
 from pathlib import Path
 from toy_workers import OpenToy
 from torchtune_smt.parallel.local import LocalEngine
 
-folder = Path(sys.argv[1])
+folder, dying = Path(sys.argv[1]), len(sys.argv) > 2
 
 def die(seconds):
     time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGKILL)
 
-if __name__ == "__mp_main__":
+if __name__ == "__mp_main__" and dying:
     # The first processes have not read yet what they are to open.
     (folder / str(os.getpid())).touch()
     number = len(os.listdir(folder))
@@ -228,27 +185,40 @@ if __name__ == "__mp_main__":
     elif number <= 12:
         threading.Thread(target=die, args=(random.uniform(0, 0.3),), daemon=True).start()
 elif __name__ == "__main__":
-    engine = LocalEngine(workers=6, attempts=13)
+    engine = LocalEngine(workers=6 if dying else 2, attempts=13)
     # More than a pipe holds.
-    engine.serve(OpenToy(folder, bytes(1_000_000)))
-    print([value for value, _ in engine.map(5, [(n, "slow") for n in range(12)])])
+    engine.serve(OpenToy(folder, bytes(1_000_000 * dying)))
+    tasks = [(n, "slow") for n in range(12)] if dying else [(0, "wait"), (1, "wait")]
+    print([value for value, _ in engine.map(5, tasks)])
 """
+
+
+def driver(repository: Path, place: Path, *arguments: str) -> subprocess.Popen[str]:
+    (place / "driver.py").write_text(DRIVER)
+    (place / "processes").mkdir()
+    return subprocess.Popen(
+        [sys.executable, place / "driver.py", place / "processes", *arguments],
+        env=os.environ | {"PYTHONPATH": f"{repository}{os.pathsep}{repository / 'tests'}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_no_worker_outlives_a_driver_that_is_killed(repository: Path, tmp_path: Path) -> None:
+    process = driver(repository, tmp_path)
+    while len(found := list(tmp_path.glob("processes/waiting*"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    assert all(gone(int(path.name.removeprefix("waiting"))) for path in found)
 
 
 def test_workers_that_die_while_they_are_started_and_opened(
     repository: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "driver.py").write_text(DYING)
-    (folder := tmp_path / "processes").mkdir()
-    path = os.pathsep.join([str(repository), str(repository / "tests")])
-    done = subprocess.run(
-        [sys.executable, tmp_path / "driver.py", folder],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        # It would wait for ever.
-        timeout=100,
-        check=False,
-    )
-    assert done.stdout == f"{[5 * n for n in range(12)]}\n", done.stderr
-    assert "a worker died (exit code -9); another takes its place" in done.stderr
+    # It would wait for ever.
+    out, err = driver(repository, tmp_path, "dying").communicate(timeout=100)
+    assert out == f"{[5 * n for n in range(12)]}\n", err
+    assert "a worker died (exit code -9); another takes its place" in err

@@ -19,10 +19,6 @@ from torchtune_smt.tuners.grouping.controls import (
 from torchtune_smt.tuners.grouping.steps import GroupLearning
 
 
-def quiet(*work):
-    pass
-
-
 def test_single_features_and_shuffled_groups():
     blocks = np.array([3, -1, 4, 4, -1, 7, -1, 4])
     pairs = rows_of(np.eye(8)[[0, 2, 3, 5, 6, 7]])
@@ -68,13 +64,9 @@ def test_clusters_are_intervals(values):
     assert (np.diff(found[order]) >= 0).all()
     for value in values:
         assert np.unique(found[values == value]).size == 1
-
-
-def test_clusters_of_what_is_apart():
-    values = np.array([1.0, 1.1, 5.0, 5.1, 9.1, 9.0])
-    assert clusters(values, 3).tolist() == [2, 2, 1, 1, 0, 0]
-    assert clusters(values, 1).tolist() == [0] * 6
-    assert np.unique(clusters(values, 50)).size == 6
+    apart = np.array([1.0, 1.1, 5.0, 5.1, 9.1, 9.0])
+    assert clusters(apart, 3).tolist() == [2, 2, 1, 1, 0, 0]
+    assert np.unique(clusters(apart, 50)).size == 6
 
 
 def test_groups_are_clusters_of_weights_that_pairs_support():

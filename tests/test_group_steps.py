@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from minimizer_reference import rows_of
 from optim_reference import oscar_prox
-from scipy.optimize import minimize, nnls
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
@@ -20,68 +19,13 @@ from torchtune_smt.tuners.grouping.groups import FeatureGroups
 from torchtune_smt.tuners.grouping.steps import (
     GroupLearning,
     MixedLearning,
-    one_step,
 )
 
 SEED = (1, 1)
 POWERS = {"1/t": 1.0, "inv_sqrt": 0.5, "constant": 0.0}
 
 
-def prox_by_definition(a, c, lambda1, lambda2, d):
-    """argmin ½‖v - a‖² + c Ω(v) as a quadratic program with a variable for each maximum.
-
-    Variables u = |v| and m_ij >= u_i, u_j for each pair; zeros beyond a count in d.
-    """
-    n = a.size
-    pairs = [(i, j) for i in range(n) for j in range(i)]
-
-    def split(x):
-        return x[:n], x[n:]
-
-    def value(x):
-        u, m = split(x)
-        penalty = (lambda1 + lambda2 * (d - n)) * u.sum() + lambda2 * m.sum()
-        return 0.5 * ((u - np.abs(a)) ** 2).sum() + c * penalty
-
-    def slope(x):
-        u, m = split(x)
-        ones = np.full(n, c * (lambda1 + lambda2 * (d - n)))
-        return np.concatenate([u - np.abs(a) + ones, np.full(m.size, c * lambda2)])
-
-    rows = []
-    for p, (i, j) in enumerate(pairs):
-        for k in (i, j):
-            row = np.zeros(n + len(pairs))
-            row[n + p], row[k] = 1.0, -1.0
-            rows.append(row)
-    start = np.concatenate([np.abs(a), [max(abs(a[i]), abs(a[j])) for i, j in pairs]])
-    constraint = {"type": "ineq", "fun": lambda x: np.array(rows) @ x, "jac": lambda x: rows}
-    found = minimize(
-        value,
-        start,
-        jac=slope,
-        bounds=[(0, None)] * start.size,
-        constraints=[constraint] if rows else [],
-        options={"ftol": 1e-15, "maxiter": 1000},
-    )
-    return np.sign(a) * split(found.x)[0]
-
-
-def prox(a, c, lambda1, lambda2, d):
-    """The same with |a| in descending order, where v descends, too: non-negative least squares.
-
-    u_i = y_i + y_{i+1} + ..., y >= 0; the solver's active set has exact zeros, so that pooled
-    weights are exactly equal.
-    """
-    order = np.argsort(-np.abs(a), kind="stable")
-    z = np.abs(a)[order] - c * (lambda1 + lambda2 * (d - 1 - np.arange(a.size)))
-    steps, _ = nnls(np.triu(np.ones((a.size, a.size))), z)
-    result = np.zeros(a.size)
-    result[order] = np.cumsum(steps[::-1])[::-1]
-    return np.sign(a) * result
-
-
-def algorithm2(x, start, n_dense, learning, order, d=None, solve=prox):
+def algorithm2(x, start, n_dense, learning, order, d=None):
     """Every step on all coordinates."""
     w = start.copy()
     oscar, power = learning.regularizer, POWERS[learning.schedule]
@@ -90,7 +34,7 @@ def algorithm2(x, start, n_dense, learning, order, d=None, solve=prox):
         if x[row] @ w < 1:
             w += learning.lr / t**power * x[row]
         c = learning.lr / (t + 1) ** power
-        w[n_dense:] = solve(w[n_dense:], c, oscar.lambda1, oscar.lambda2, d)
+        w[n_dense:] = oscar_prox(w[n_dense:], c * oscar.lambda1, c * oscar.lambda2, d)
     return w
 
 
@@ -151,18 +95,6 @@ def check_groups(group, weights, n_dense, may_touch):
                 difference = abs(weights[i] - weights[j])
                 assert difference < 1e-9 or group[i] != group[j]
                 assert difference > 1e-9 or group[i] == group[j] or may_touch
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_solvers_of_the_test_agree(seed):
-    x, start = instance(seed, 3, 1, 4)
-    learning = GroupLearning(Oscar(0.02, 0.06), passes=2)
-    order = np.random.default_rng(seed).integers(3, size=6)
-    one = algorithm2(x, start, 1, learning, order)
-    other = algorithm2(x, start, 1, learning, order, solve=prox_by_definition)
-    assert np.allclose(one, other, rtol=0, atol=1e-6)
-    found = learning.learnt(Problem(rows_of(x), start, 1), seed, "")
-    assert np.allclose(found.weights, other, rtol=0, atol=1e-6)
 
 
 def test_the_loss_is_that_of_the_last_pass(monkeypatch):
@@ -232,10 +164,8 @@ def test_weights_are_those_of_the_definition(
     assert (found.blocks[:n_dense] == -1).all()
     for block in np.unique(found.blocks[found.blocks >= 0]):
         assert np.unique(found.weights[found.blocks == block]).size == 1
-    assert (
-        np.unique(found.weights[found.blocks >= 0]).size
-        == np.unique(found.blocks[found.blocks >= 0]).size
-    )
+    values, blocks = (np.unique(one[found.blocks >= 0]) for one in (found.weights, found.blocks))
+    assert values.size == blocks.size
 
 
 def test_it_does_not_matter_where_shards_are_computed():
@@ -255,18 +185,12 @@ def test_it_does_not_matter_where_shards_are_computed():
     assert found[0].text == "150 steps on 4 shards, twice,"
 
 
-def noise(pairs):
-    draw = np.random.default_rng(0)
-    feature = np.array([draw.choice(5000, 5, replace=False) for _ in range(pairs)])
-    value = draw.choice([-1.0, 1.0], feature.shape)
-    begin = np.arange(0, feature.size + 1, 5)
-    return Rows(begin, feature.astype(np.int32).ravel(), value.ravel()).sorted()
-
-
 def test_in_noise_it_finds_nothing():
     """Where a step of OSCAR after each pair leaves those of the last ones."""
-    pairs = noise(20_000)
-    pairs = Problem(pairs, np.zeros(5000), 0, SEED)
+    draw = np.random.default_rng(0)
+    feature = np.array([draw.choice(5000, 5, replace=False) for _ in range(20_000)], np.int32)
+    begin, value = np.arange(0, feature.size + 1, 5), draw.choice([-1.0, 1.0], feature.size)
+    pairs = Problem(Rows(begin, feature.ravel(), value).sorted(), np.zeros(5000), 0, SEED)
     found = MixedLearning(Oscar(1e-10, 3e-8, 10**6)).learn(pairs)
     assert (found.blocks == -1).all()
     weak = MixedLearning(Oscar(1e-10, 3e-11, 10**6)).learn(pairs)
@@ -291,12 +215,6 @@ def test_it_goes_towards_the_minimum():
     # What means nothing has no weight, and what means something has one.
     assert np.array_equal(found.blocks >= 0, w != 0)
     assert found.numbers["diagnosis/overlap_features"] == 1.0
-
-
-def test_the_smallest_task_takes_a_step_on_its_pair():
-    weights, loss = one_step().take()
-    assert weights.tolist() == [1.0]
-    assert loss == 1.0
 
 
 @pytest.mark.parametrize("kind", [GroupLearning, MixedLearning])

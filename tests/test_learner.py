@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -215,28 +217,6 @@ def test_computing_a_gradient_changes_nothing(recorded: Recorded) -> None:
     assert weights.parameter.grad is None and weights.version == 0
 
 
-def test_lists_in_other_ids_are_renamed(recorded: Recorded) -> None:
-    theirs = Vocabulary(["s5", "only theirs", "d1"])
-    lists = recorded.lists(theirs)
-    learner = learner_of("sgd")
-    taken = learner.take(lists)
-    assert taken.features is learner.weights.features
-    taken.check()
-    assert learner.weights.features.names(range(4)) == ["d0", "d1", "s5", "only theirs"]
-    assert len(learner.weights) == len(recorded.names) + 1
-    for before, after in zip(lists, taken, strict=True):
-        for h in range(len(before)):
-            rows = [
-                dict(zip(lists_.features.names(ids), values.tolist(), strict=True))
-                for lists_, (ids, values) in ((lists, before.row(h)), (taken, after.row(h)))
-            ]
-            assert rows[0] == rows[1]
-    assert learner.take(taken) is taken
-    # Where ids are the same, nothing is copied.
-    same_ids = recorded.lists(learner.weights.features.copy())
-    assert learner.take(same_ids).rows is same_ids.rows
-
-
 def test_reading_and_saving_bring_weights_up_to_date(tmp_path: Path) -> None:
     weights = Weights()
     weights.set(["a", "b"], [1.0, 1.0])
@@ -295,64 +275,65 @@ def test_no_pairs_no_step(recorded: Recorded) -> None:
         learner.step(lists, Hinge("sum"))
 
 
-def own_loss(function: Callable[..., object], listwise: bool = False) -> object:
-    """Return a loss of a user's."""
-    own = {"listwise": listwise, "reduction": "sum"}
-    return type("Own", (), {**own, "__call__": lambda self, *given: function(*given)})()
+def test_lists_in_other_ids_are_renamed(recorded: Recorded) -> None:
+    lists = recorded.lists(Vocabulary(["s5", "only theirs", "d1"]))
+    learner = learner_of("sgd")
+    taken = learner.take(lists)
+    assert taken.features is learner.weights.features
+    taken.check()
+    assert learner.weights.features.names(range(4)) == ["d0", "d1", "s5", "only theirs"]
+    assert len(learner.weights) == len(recorded.names) + 1
+    theirs = lists.features.names(range(len(lists.features)))
+    order = learner.weights.features.lookup(theirs)
+    matrices = [one.rows.dense(len(theirs)) for one in (lists, taken)]
+    assert np.array_equal(matrices[0], matrices[1][:, order])
+    assert learner.take(taken) is taken
+    # Where ids are the same, nothing is copied.
+    same_ids = recorded.lists(learner.weights.features.copy())
+    assert learner.take(same_ids).rows is same_ids.rows
 
 
 def test_a_loss_returns_a_number_for_each_pair_or_list(recorded: Recorded) -> None:
+    def own(function: Callable[..., object], listwise: bool = False) -> object:
+        """Return a loss of a user's."""
+        own = {"listwise": listwise, "reduction": "sum"}
+        return type("Own", (), {**own, "__call__": lambda self, *given: function(*given)})()
+
     weights = Weights(DENSE)
     lists = recorded.lists(Vocabulary(DENSE))
-    assert gradient(lists, weights, own_loss(torch.exp), SAMPLER).count > 1
-    mean = own_loss(lambda margins: torch.exp(margins).mean())
-    for loss, message in (
-        (mean, r"Own must return .* one number for each pair, .* and shape \(\);"),
-        (own_loss(lambda margins: 1.0), "Own must return .* float;"),
-        (own_loss(lambda s, gains: s * gains, True), "Own must return .* one number for each list"),
+    assert gradient(lists, weights, own(torch.exp), SAMPLER).count > 1
+    mean = own(lambda margins: torch.exp(margins).mean())
+    nothing = lists.some(np.empty(0, np.int64))
+    for some, loss, message in (
+        (lists, mean, r"one number for each pair, .* and shape \(\);"),
+        (lists, own(lambda margins: 1.0), "float;"),
+        (lists, own(lambda s, gains: s * gains, True), "one number for each list"),
+        # Without pairs, too, where its mean is no number.
+        (nothing, mean, ""),
     ):
-        with pytest.raises(InputError, match=message):
-            gradient(lists, weights, loss, SAMPLER)
-    # Without pairs, too, where its mean is no number.
-    with pytest.raises(InputError, match="Own must return"):
-        gradient(lists.some(np.empty(0, np.int64)), weights, mean, SAMPLER)
-
-
-class Fixed:
-    """Returns what it was made with."""
-
-    def __init__(self, pairs):
-        self.pairs = pairs
-
-    def sample(self, kbest, seed):
-        return self.pairs
+        with pytest.raises(InputError, match=f"Own must return .*{message}"):
+            gradient(some, weights, loss, SAMPLER)
 
 
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        (np.array([[0, 10**9]]), "Fixed returned hypothesis 1000000000 for sentence 0, whose list"),
-        (np.array([[0, 1], [-1, 1]]), "Fixed returned hypothesis -1 for sentence 0"),
-        (
-            np.array([0, 1]),
-            r"Fixed must return .* ndarray of int64 and shape \(2,\) for sentence 0",
-        ),
-        (
-            np.array([[0.0, 1.0]]),
-            r"and returned ndarray of float64 and shape \(1, 2\) for sentence",
-        ),
-        ([[0, 1]], r"and returned list for sentence 0"),
-        (None, "and returned NoneType for sentence 0"),
+        (np.array([[0, 10**9]]), "returned hypothesis 1000000000 for sentence 0, whose list"),
+        (np.array([[0, 1], [-1, 1]]), "returned hypothesis -1 for sentence 0"),
+        (np.array([0, 1]), r"returned ndarray of int64 and shape \(2,\) for sentence 0"),
+        (np.array([[0.0, 1.0]]), r"returned ndarray of float64 and shape \(1, 2\) for sentence"),
+        ([[0, 1]], r"returned list for sentence 0"),
+        (None, "returned NoneType for sentence 0"),
+        # The first of the next list would be number k of this one.
+        ("k", "they are numbered from 0"),
     ],
 )
-def test_a_sampler_returns_pairs_of_the_list(recorded: Recorded, pairs, message: str) -> None:
+def test_a_sampler_returns_pairs_of_the_list(recorded: Recorded, pairs: Any, message: str) -> None:
     lists = recorded.lists(Vocabulary(DENSE)).some(np.array([0, 1]))
-    weights = Weights(DENSE)
+    if isinstance(pairs, str):
+        pairs = np.array([[0, len(next(iter(lists)))]])
+    sampler = Mock(sample=lambda kbest, seed: pairs)
     with pytest.raises(InputError, match=message):
-        gradient(lists, weights, Hinge("sum"), Fixed(pairs))
+        gradient(lists, Weights(DENSE), Hinge("sum"), sampler)
     with pytest.raises(InputError, match=message):
-        pair_rows(iter(lists), Fixed(pairs), (1,))
-    # The first of the next list would be number k of this one.
-    beyond = np.array([[0, len(next(iter(lists)))]])
-    with pytest.raises(InputError, match="they are numbered from 0"):
-        gradient(lists, weights, Hinge("sum"), Fixed(beyond))
+        pair_rows(iter(lists), sampler, (1,))

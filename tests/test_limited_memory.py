@@ -1,20 +1,74 @@
-"""Lists and pairs that are larger than memory."""
+"""Lists and pairs that are larger than memory.
+
+As a script it is the process that has no room: ``python test_limited_memory.py FOLDER``.
+"""
 
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import limited_memory
 import numpy as np
 import pytest
 
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.kbest import store as list_store
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.store import ListStore
-from torchtune_smt.samplers import pair_rows
+from torchtune_smt.minimizer.stored_pairs import StoredPairs
+from torchtune_smt.samplers import ProSampler, pair_rows
+
+FEW = ProSampler(candidates=100, pairs=2, threshold=0.0, distinct=True)
+MANY = ProSampler(candidates=2000, pairs=1000, threshold=0.0, distinct=True)
+MIB = 1 << 20
+
+
+def totals(rows: Rows) -> list[float]:
+    """Return what tells rows from others."""
+    return [len(rows), int(rows.feature.sum(dtype=np.int64)), float(rows.value.sum())]
+
+
+def outcome(room: int, work: Callable[[], Any]) -> Any:
+    """Return what some work gives in a process that may take so many bytes more than it has."""
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + room, limits[1]))
+    try:
+        return work()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def main() -> None:
+    """Take up the lists of a store, and print what came of each attempt: a result, or an error.
+
+    Everything is done once with little, which compiles kernels, and then with all.
+    """
+    lists = ListStore.open(Path(sys.argv[1]), n_dense=1)
+    # So that no more than a sixteenth of the usual is laid out at a time.
+    list_store._BLOCK = 1 << 12
+    some = pair_rows([next(iter(lists))], MANY, (1,))
+    StoredPairs(some, 1)
+    totals(pair_rows([next(iter(lists))], FEW, (1,)))
+    pairs = Rows.joined([some] * 50)
+    lists.features()
+    attempts = {
+        "read ids": (4 * MIB, lambda: sum(np.array(s.feature).size for s in lists._segments)),
+        "features": (4 * MIB, lambda: lists.features().tolist()),
+        "read lists": (24 * MIB, lambda: len(lists.lists())),
+        "few pairs": (24 * MIB, lambda: totals(pair_rows(lists, FEW, (1,)))),
+        "many pairs": (24 * MIB, lambda: totals(pair_rows(lists, MANY, (1,)))),
+        "stored pairs": (4 * MIB, lambda: len(StoredPairs(pairs, 1))),
+    }
+    print(json.dumps({name: outcome(room, work) for name, (room, work) in attempts.items()}))
+
 
 LISTS, SIZE, SPARSE, DIMENSION = 300, 1000, 12, 1200
 
@@ -45,9 +99,9 @@ def store(tmp_path: Path) -> ListStore:
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
 def test_lists_that_cannot_be_read_are_gone_through(store: ListStore) -> None:
     """Reading them fails where the sampler and the count of features go on, piece by piece."""
-    expected = pair_rows(store, limited_memory.FEW, (1,))
+    expected = pair_rows(store, FEW, (1,))
     done = subprocess.run(
-        [sys.executable, limited_memory.__file__, str(store.folder)],
+        [sys.executable, __file__, str(store.folder)],
         check=True,
         capture_output=True,
         text=True,
@@ -55,7 +109,7 @@ def test_lists_that_cannot_be_read_are_gone_through(store: ListStore) -> None:
     found = json.loads(done.stdout)
     assert [found[name][0] for name in ("read ids", "read lists")] == ["MemoryError"] * 2
     assert found["features"] == np.unique(store.lists().rows.feature)[1:].tolist()
-    assert found["few pairs"] == limited_memory.totals(expected)
+    assert found["few pairs"] == totals(expected)
     # Where the result does not fit either, what to do is said.
     kind, said = found["many pairs"]
     assert kind == "InputError" and said.endswith("lower sampler.pairs or tuner.sentences")
@@ -63,3 +117,7 @@ def test_lists_that_cannot_be_read_are_gone_through(store: ListStore) -> None:
     kind, said = found["stored pairs"]
     assert kind == "InputError" and said.endswith("lower sampler.pairs or tuner.sentences")
     assert "no room for 50,000 pairs of " in said
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
+from commands import MODEL, Run, run_command, train
 from tqdm import tqdm
 
 from torchtune_smt.core.textio import read_lines
@@ -80,12 +80,8 @@ def test_more_iterations(run: Run, place: Path) -> None:
     assert "k-best lists of all iterations in " in text
     assert "mert whole/lists (they stay there)" in text
     assert "; holding the lists of 2 iterations (0." in text
-
-
-def test_without_its_lists_a_run_is_as_long_as_it_is(run: Run, place: Path) -> None:
-    arguments = [*MODEL, *SHORT, *BATCH, "tuner.iterations=1", "hydra.run.dir=bare"]
-    run_command("train", *arguments, folder=place).check()
-    outcome = run_command("train", "resume=bare", "tuner.iterations=2", folder=place)
+    more = ["tuner.iterations=3", "tuner.keep_lists=false"]
+    outcome = run_command("train", "resume='mert longer'", *more, folder=place)
     assert "what more rounds would start from is not there (tuner.keep_lists=true" in outcome.err
 
 
@@ -126,40 +122,3 @@ def test_bars_are_not_taken_down(tmp_path: Path) -> None:
         taken.open(tmp_path / "log", append=True)
         raise ValueError("bad")
     assert read_lines(tmp_path / "log")[-1] == "ValueError: bad"
-
-
-def test_stopped_between_its_last_epoch_and_its_weights(place: Path) -> None:
-    """It ends as if it had not been stopped, though no epoch is left."""
-    options = [*MODEL, *SMALL, "data.test=null", "tuner.epochs=1", "hydra.run.dir=at_its_end"]
-    train_until_saved(place, *options)
-    assert not (place / "at_its_end" / "weights.txt.gz").exists()
-    run_command("train", "resume=at_its_end", folder=place).check()
-    whole = train(place, "undisturbed", "data.test=null", "tuner.epochs=1")
-    for name in ("weights.txt.gz", "dev.translations.txt"):
-        assert (place / "at_its_end" / name).read_bytes() == (whole.folder / name).read_bytes()
-
-
-STOP = """
-from torchtune_smt.runs.rounds import Callback
-
-class Stop(Callback):
-    left = 5
-
-    def on_report(self, report, run):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-"""
-
-
-def test_no_run_is_made_shorter_than_it_is(place: Path) -> None:
-    (place / "my_stop.py").write_text(STOP)
-    options = [*MODEL, *SMALL, "data.test=null", "hydra.run.dir=in_epoch_2"]
-    mine = ["tuner.checkpoint_minutes=0", "callbacks=[{_target_:my_stop.Stop}]"]
-    assert run_command("train", *options, *mine, folder=place).code == 130
-    again = ["resume=in_epoch_2", "callbacks=[]"]
-    shorter = run_command("train", *again, "tuner.epochs=1", folder=place)
-    assert shorter.code == 1
-    said = "in_epoch_2: tuner.epochs must be at least 2, not 1: the run is in epoch 2"
-    assert said in shorter.err
-    run_command("train", *again, "tuner.epochs=2", folder=place).check()

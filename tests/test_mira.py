@@ -1,7 +1,6 @@
 """k-best MIRA against a plain reference, closed forms, and Moses's kbmira."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,8 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU as Sacrebleu
 from scipy.optimize import LinearConstraint, minimize
 
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.rows_kernels import difference
-from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU
@@ -201,28 +197,26 @@ def test_a_step_solves_its_quadratic_program(seed, C):
     assert weights == pytest.approx(best.x[:-1], abs=2e-4)
 
 
-@given(*[st.dictionaries(st.integers(0, 9), st.sampled_from([-1.0, 0.5, 2.0])) for _ in range(2)])
-def test_differences_hold_no_zeros(a, b):
-    lists = flat([[(a, [0] * 10), (b, [0] * 10)]], 10)
-    feature, value = np.empty(20, np.int32), np.empty(20)
-    rows = lists.rows
-    n = difference(0, 1, rows.begin, rows.feature, rows.value, 0.0, feature, value, 0)
-    x = {f: a.get(f, 0) - b.get(f, 0) for f in a | b}
-    expected = {f: v for f, v in x.items() if v}
-    assert dict(zip(feature[:n].tolist(), value[:n].tolist(), strict=True)) == expected
-    assert feature[:n].tolist() == sorted(expected)
-
-
-def test_equal_seeds_give_equal_weights():
-    _, lists = random_lists(1)
+def test_seeds_copies_and_short_hypotheses():
+    plain, lists = random_lists(1)
     start = np.zeros(30)
-    first = KBestMira(passes=5).solve(lists, start, (7, 1))
-    again = KBestMira(passes=5).solve(lists, start, (7, 1))
-    other = KBestMira(passes=5).solve(lists, start, (7, 2))
-    assert first.weights.tobytes() == again.weights.tobytes()
-    assert first.report == again.report
+    doubled = flat([one + one for one in plain], 30)
+    first, again, other, copies = (
+        KBestMira(passes=5).solve(some, start, seed)
+        for some, seed in ((lists, (7, 1)), (lists, (7, 1)), (lists, (7, 2)), (doubled, (7, 1)))
+    )
+    for same in (again, copies):
+        assert same.weights.tobytes() == first.weights.tobytes()
+        assert same.report == first.report
     assert first.weights.tobytes() != other.weights.tobytes()
     assert not start.any()
+    # Nor does the background vanish.
+    one = [({0: 1.0, 1: 1.0}, [1, 0, 0, 0, 1, 0, 0, 0, 1, 1])]
+    one += [({0: -1.0, 2: 1.0}, [0, 0, 0, 0, 1, 0, 0, 0, 1, 1])]
+    with np.errstate(all="raise"):
+        found = KBestMira(decay=0.01).solve(flat([one] * 30, 3), np.zeros(3), (0,))
+    assert np.isfinite(found.weights).all()
+    assert found.weights[0] > 0
 
 
 def test_learns_what_can_be_learned():
@@ -240,14 +234,6 @@ def test_learns_what_can_be_learned():
     assert found.weights.argmax() == 30
 
 
-def test_copies_change_nothing():
-    lists, _ = random_lists(3)
-    found = KBestMira(passes=5).solve(flat(lists, 30), np.zeros(30), (0,))
-    doubled = KBestMira(passes=5).solve(flat([one + one for one in lists], 30), np.zeros(30), (0,))
-    assert found.weights.tobytes() == doubled.weights.tobytes()
-    assert found.report == doubled.report
-
-
 def test_equal_gains_and_equal_rows_move_nothing():
     good, bad = [5, 4, 3, 2, 6, 5, 4, 3, 6, 6], [1, 0, 0, 0, 6, 5, 4, 3, 6, 6]
     start = np.array([0.5, -0.5])
@@ -263,55 +249,6 @@ def test_equal_gains_and_equal_rows_move_nothing():
         found = KBestMira(passes=2).solve(flat(lists, 2), start, (0,))
         assert found.weights.tolist() == start.tolist()
         assert (found.report["violations"], found.report["loss"]) == (0, 0.0)
-
-
-def test_short_hypotheses_do_not_make_the_background_vanish():
-    one = [({0: 1.0, 1: 1.0}, [1, 0, 0, 0, 1, 0, 0, 0, 1, 1])]
-    one += [({0: -1.0, 2: 1.0}, [0, 0, 0, 0, 1, 0, 0, 0, 1, 1])]
-    lists = flat([one] * 30, 3)
-    with np.errstate(all="raise"):
-        found = KBestMira(decay=0.01).solve(lists, np.zeros(3), (0,))
-    assert np.isfinite(found.weights).all()
-    assert found.weights[0] > 0
-
-
-def test_what_it_cannot_work_on():
-    _, lists = random_lists(6)
-    without = replace(lists, statistics=None)
-    with pytest.raises(InputError, match="no statistics of it; give references"):
-        KBestMira().solve(without, np.zeros(30), (0,))
-    with pytest.raises(ValueError, match="there must be 30 start weights or more, not 29"):
-        KBestMira().solve(lists, np.zeros(29), (0,))
-    with pytest.raises(ValueError, match="a start weight is not finite"):
-        KBestMira().solve(lists, np.full(30, math.nan), (0,))
-
-
-def test_stored_lists_come_as_they_are(tmp_path):
-    (tmp_path / "features").write_text(
-        "FEATURES_TXT_BEGIN_0 0 3 2 LM0_0 TM0_0\n1 2 x_y=3\n0 0\n4 5 a_b=1 x_y=2\n"
-        "FEATURES_TXT_END_0\nFEATURES_TXT_BEGIN_0 1 2 2 LM0_0 TM0_0\n0 6\n7 8\n"
-        "FEATURES_TXT_END_0\n"
-    )
-    (tmp_path / "scores").write_text(
-        "SCORES_TXT_BEGIN_0 0 3 9 BLEU\n7 9 4 8 2 7 1 6 10\n8 9 5 8 3 7 1 6 10\n"
-        "1 9 0 8 0 7 0 6 10\nSCORES_TXT_END_0\n"
-        "SCORES_TXT_BEGIN_0 1 2 9 BLEU\n1 1 0 0 0 0 0 0 1\n0 2 0 1 0 0 0 0 1\nSCORES_TXT_END_0\n"
-    )
-    decoder = KBestFiles()
-    decoder.read("dev", [tmp_path / "features"], [tmp_path / "scores"])
-    expected = np.array(
-        [[1, 2, 3, 0], [0, 0, 0, 0], [4, 5, 2, 1], [0, 6, 0, 0], [7, 8, 0, 0]], np.float64
-    )
-    for names in (None, ["x_y", "a_b", "TM0_0", "LM0_0"]):
-        if names is not None:
-            # The decoder sorts its rows by the ids of these weights.
-            decoder.decode(decoder.sources("dev"), Weights(names))
-        lists = decoder.sets["dev"].lists
-        assert lists.rows.dense(4).tolist() == expected.tolist()
-        lists.check()
-        assert lists.index.tolist() == [0, 1]
-        assert lists.begin.tolist() == [0, 3, 5]
-        assert lists.statistics[1].tolist() == [8, 5, 3, 1, 9, 8, 7, 6, 9, 10]
 
 
 @pytest.mark.skipif(not MOSES.exists(), reason="needs ../shared")

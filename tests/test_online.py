@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
 
-from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -213,11 +212,15 @@ def test_weights_are_those_of_the_eager_method(seed: int) -> None:
             # What the decoder read before the step: nothing stale.
             for name, value in decoder.weights_read[-1].items():
                 assert value == pytest.approx(reference.weight.get(name, 0), abs=1e-12)
+            before = dict(reference.weight)
             loss, pairs = reference.step(decoder.batches[-1], epoch)
             assert report.numbers["train/pairs"] == pairs
             assert report.numbers["train/loss"] == pytest.approx(loss, abs=1e-12)
             assert report.sentences == len(decoder.batches[-1])
             assert report.numbers["train/lr"] == LR
+            gains = [rank(lists[i], before)[0][2] for i in decoder.batches[-1]]
+            assert report.numbers["train/gain"] == pytest.approx(sum(gains) / len(gains))
+            assert report.text == f"gain {report.numbers['train/gain']:.4f}"
             assert report.numbers["speed/milliseconds_outside_decoding"] >= 0
     expected = {name: value for name, value in reference.weight.items() if value}
     # Regularisation has both removed some features and left others.
@@ -225,16 +228,7 @@ def test_weights_are_those_of_the_eager_method(seed: int) -> None:
     assert values_of(tuner.weights) == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_reported_gain_is_that_of_the_best_hypotheses() -> None:
-    lists = random_lists(0, sentences=3)
-    tuner, _ = make_tuner(lists)
-    (report,) = tuner.round(1)
-    best = [rank(hypotheses, START)[0][2] for hypotheses in lists]
-    assert report.numbers["train/gain"] == pytest.approx(sum(best) / 3)
-    assert report.text == f"gain {sum(best) / 3:.4f}"
-
-
-def test_no_step_without_pairs() -> None:
+def test_without_pairs_no_step() -> None:
     lists = random_lists(0)
     tuner, _ = make_tuner(lists, sampler=ProSampler(threshold=1.5))
     # What of a first epoch was done before it was taken up again is not known.
@@ -244,32 +238,11 @@ def test_no_step_without_pairs() -> None:
     # Every feature has been met all the same.
     names = {name for hypotheses in lists for _, row, _ in hypotheses for name in row}
     assert len(tuner.weights.features) == len(names)
-
-
-def test_one_batch_without_pairs_takes_no_step() -> None:
-    lists = random_lists(3, sentences=4)
     # Sentences 2 and 3 have one hypothesis each.
-    lists[2:] = [hypotheses[:1] for hypotheses in lists[2:]]
-    tuner, _ = make_tuner(lists, batch_size=2, shuffle=False)
-    reports = []
-    after = []
-    for report in tuner.round(1):
-        reports.append(report)
-        after.append(tuner.weights.read(None, np.arange(len(tuner.weights))))
-    assert [report.numbers["train/pairs"] for report in reports] == [12, 0]
-    np.testing.assert_array_equal(after[0], after[1][: after[0].size])
-
-
-def test_one_seed_one_result() -> None:
-    lists = random_lists(0)
-    results = {}
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        tuner, decoder = make_tuner(lists, seed=seed)
-        run(tuner, 2)
-        results[name] = (decoder.batches, values_of(tuner.weights))
-    assert results["a"] == results["b"]
-    assert results["a"][0] != results["c"][0]
-    assert results["a"][1] != results["c"][1]
+    some = [*lists[:2], *(hypotheses[:1] for hypotheses in lists[2:4])]
+    tuner, _ = make_tuner(some, batch_size=2, shuffle=False)
+    after = [(report.numbers["train/pairs"], values_of(tuner.weights)) for report in tuner.round(1)]
+    assert [pairs for pairs, _ in after] == [12, 0] and after[0][1] == after[1][1]
 
 
 def test_every_sentence_once_an_epoch_in_another_order_each_time_or_as_given() -> None:
@@ -292,22 +265,6 @@ def test_tuning_raises_the_gain() -> None:
     first, last = reports[:5], reports[-5:]
     gains = [sum(r["train/gain"] for r in some) for some in (first, last)]
     assert gains[1] > gains[0] + 0.5
-
-
-def recorded_scores(
-    tuner: OnlineTuner, scores: Sequence[float]
-) -> tuple[Callable[[], float], list[dict[str, float]]]:
-    """An evaluation that gives these scores, after one below all, and writes the weights down."""
-    seen: list[dict[str, float]] = []
-    left = iter(scores)
-
-    def evaluate() -> float:
-        if not tuner.decoder.batches:  # type: ignore[attr-defined]
-            return -1.0
-        seen.append(values_of(tuner.weights))
-        return next(left)
-
-    return evaluate, seen
 
 
 def test_weights_are_up_to_date_when_an_epoch_is_evaluated() -> None:
@@ -345,46 +302,6 @@ def test_features_met_during_evaluation_have_weight_0_in_the_end() -> None:
     assert not values_of(tuner.weights).keys() & set(late)
 
 
-def test_the_last_weights_and_the_mean_of_all_epochs() -> None:
-    lists = random_lists(1)
-    results = {}
-    for result in ("best", "last", "average"):
-        tuner, _ = make_tuner(lists)
-        evaluate, seen = recorded_scores(tuner, [1, 3, 2])
-        Rounds(tuner, evaluate, rounds=3, result=result).run()
-        results[result] = values_of(tuner.weights)
-    assert results["best"] == seen[1]
-    assert results["last"] == seen[2]
-    names = {name for weights in seen for name in weights}
-    mean = {name: sum(weights.get(name, 0) for weights in seen) / 3 for name in names}
-    assert results["average"] == pytest.approx(mean, abs=1e-15)
-
-
-def test_tuning_that_diverges_is_an_error() -> None:
-    tuner, decoder = make_tuner(random_lists(1))
-
-    def evaluate() -> float:
-        tuner.weights.set(["s:1"], [float("inf")] if decoder.batches else [0.0])
-        return 0.0
-
-    with pytest.raises(DivergenceError, match="not finite.*lower the learning rate"):
-        Rounds(tuner, evaluate, rounds=2).run()
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ({"rounds": 0}, "epochs must be a whole number, 1 or more, not 0"),
-        ({"patience": 0}, "patience must be .*, or null, not 0"),
-        ({"result": "median"}, "result must be best, last or average, not 'median'"),
-    ],
-)
-def test_settings_are_checked(bad: dict[str, Any], message: str) -> None:
-    tuner, _ = make_tuner(random_lists(1))
-    with pytest.raises(ValueError, match=message):
-        Rounds(tuner, lambda: 0.0, **bad)
-
-
 def test_subsets_are_numbered_anew_and_keep_their_place_in_the_bitext() -> None:
     sentences = Sentences.of(
         [["a"], ["b"], ["c"]], [[["x"]], [["y"], ["z"]], [["w"]]], training=True
@@ -409,35 +326,23 @@ def test_translation_and_its_score() -> None:
     assert score_corpus(best, sentences).score >= score_corpus(lines, sentences).score
 
 
-def test_no_pair_in_the_first_epoch() -> None:
-    """Lists of one hypothesis, and gains that differ by too little; a run taken up may have had."""
+@pytest.mark.parametrize("learns", [False, True])
+def test_no_pair_in_the_first_epoch(learns: bool) -> None:
+    """Lists of one hypothesis, and gains that differ by too little, whole or taken up again."""
     lists = random_lists(3)
     for bad in (random_lists(3, size=1), [[(w, f, 0.5) for w, f, _ in row] for row in lists]):
-        tuner, _ = make_tuner(bad)
-        with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
-            Rounds(tuner, lambda: 0.0, rounds=2).run()
-    tuner, _ = make_tuner([*lists[:3], *bad[3:]], batch_size=3, shuffle=False)
-    assert Rounds(tuner, lambda: 0.0, rounds=1).run().round == 2
-    tuner, _ = make_tuner([*lists[:3], *bad[3:]], batch_size=3, shuffle=False)
-    rounds = Rounds(tuner, lambda: 0.0, rounds=1)
-    rounds.progress = Progress(done=1, sentences=3)
-    assert rounds.run().round == 2
-
-
-@pytest.mark.parametrize("learns", [False, True])
-def test_no_pair_in_a_first_epoch_that_is_taken_up_again(learns: bool) -> None:
-    lists = random_lists(3)
-    bad = [[(w, f, 0.5) for w, f, _ in row] for row in lists]
-    some = [*lists[:3], *bad[3:]] if learns else bad
-    first, _ = make_tuner(some, batch_size=3, shuffle=False)
-    next(iter(first.round(1)))
-    tuner, _ = make_tuner(some, batch_size=3, shuffle=False)
-    tuner.weights.take(first.weights.features)
-    tuner.load_state_dict(first.state_dict())
-    rounds = Rounds(tuner, lambda: 0.0, rounds=1)
-    rounds.progress = Progress(done=1, sentences=3)
-    if learns:
-        assert rounds.run().round == 2
-    else:
-        with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
-            rounds.run()
+        some = [*lists[:3], *bad[3:]] if learns else bad
+        first, _ = make_tuner(some, batch_size=3, shuffle=False)
+        next(iter(first.round(1)))
+        for resumed in (False, True):
+            tuner, _ = make_tuner(some, batch_size=3, shuffle=False)
+            rounds = Rounds(tuner, lambda: 0.0, rounds=1)
+            if resumed:
+                tuner.weights.take(first.weights.features)
+                tuner.load_state_dict(first.state_dict())
+                rounds.progress = Progress(done=1, sentences=3)
+            if learns:
+                assert rounds.run().round == 2
+            else:
+                with pytest.raises(InputError, match="no list has a pair of hypotheses to learn"):
+                    rounds.run()

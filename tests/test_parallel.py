@@ -36,7 +36,6 @@ from torchtune_smt.parallel.mixing import (
 )
 from torchtune_smt.parallel.shard_worker import OwnFeatures, ShardWorker
 from torchtune_smt.regularizers import L1, Oscar
-from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.runs.rounds import Rounds
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
@@ -125,34 +124,29 @@ def reference(algorithm: int, settings: Settings, k: int = 0) -> list[dict[str, 
     return mixed
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_itermix(name: str) -> None:
-    tuner = tuner_of(IterMix(SHARDS), SETTINGS[name])
-    rounds_of(tuner).run()
-    expected = reference(3, SETTINGS[name])[-1]
-    assert values_of(tuner.weights) == pytest.approx(expected, abs=1e-12)
-    assert len(expected) > 10
+CASES = [
+    *((IterMix(SHARDS), 3, 0, name) for name in SETTINGS),
+    *((Mix(SHARDS), 2, 0, name) for name in SETTINGS),
+    *((IterSel(features=k, shards=SHARDS), 4, k, "perceptron") for k in (1, 9)),
+]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_mix_goes_on_with_the_state_of_each_shard(name: str) -> None:
-    tuner = tuner_of(Mix(SHARDS), SETTINGS[name])
-    rounds_of(tuner, result="average").run()
+@pytest.mark.parametrize("result", ["last", "average"])
+@pytest.mark.parametrize(("strategy", "algorithm", "k", "name"), CASES)
+def test_algorithms(strategy: Mixing, algorithm: int, k: int, name: str, result: str) -> None:
+    """Mix goes on with the state of each shard."""
+    tuner = tuner_of(strategy, SETTINGS[name])
+    rounds_of(tuner, result=result).run()
+    mixed = reference(algorithm, SETTINGS[name], k)
     expected: dict[str, float] = {}
-    for mixed in reference(2, SETTINGS[name]):
-        for feature, value in mixed.items():
-            expected[feature] = expected.get(feature, 0.0) + value / EPOCHS
+    for weights in mixed[-1:] if result == "last" else mixed:
+        for feature, value in weights.items():
+            part = value if result == "last" else value / EPOCHS
+            expected[feature] = expected.get(feature, 0.0) + part
     expected = {feature: value for feature, value in expected.items() if value}
     assert values_of(tuner.weights) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("k", [1, 9])
-def test_itersel(k: int) -> None:
-    tuner = tuner_of(IterSel(features=k, shards=SHARDS), SETTINGS["perceptron"])
-    rounds_of(tuner).run()
-    expected = reference(4, SETTINGS["perceptron"], k)[-1]
-    assert values_of(tuner.weights) == pytest.approx(expected, abs=1e-12)
-    assert len(expected) == len(DENSE) + k
+    assert algorithm == 4 or len(expected) > 10
+    assert algorithm != 4 or len(mixed[-1]) == len(DENSE) + k
 
 
 def test_one_shard_is_the_serial_tuner() -> None:
@@ -189,28 +183,6 @@ def test_what_a_worker_has_done_before_has_no_part_in_it(strategy: Mixing) -> No
         rounds_of(tuner).run()
         found.append(values_of(tuner.weights))
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("strategy", [Mix(SHARDS), IterSel(features=9, shards=SHARDS)])
-def test_a_run_that_is_taken_up_after_any_shard(strategy: Mixing, tmp_path: Path) -> None:
-    settings = SETTINGS["adagrad"]
-    whole = rounds_of(tuner_of(strategy, settings))
-    whole.run()
-    path = tmp_path / "checkpoint"
-    run = rounds_of(tuner_of(strategy, settings))
-    steps = run.steps()
-    # The run is stopped after each report, which the one that goes on does not have.
-    for _ in range(EPOCHS * (SHARDS + 1)):
-        next(steps)
-        save_checkpoint(path, run.tuner.weights, run, {})
-        steps.close()  # type: ignore[attr-defined]
-        tuner = tuner_of(strategy, settings)
-        tuner.weights = Weights(DENSE)
-        run = rounds_of(tuner)
-        load_checkpoint(path, tuner.weights, run, {})
-        steps = run.steps()
-    assert list(steps) == []
-    assert values_of(run.tuner.weights) == values_of(whole.tuner.weights)
 
 
 def test_a_damaged_state_is_refused() -> None:
@@ -299,19 +271,15 @@ def test_selection_is_that_of_the_dense_matrix(
     check(IterSel(None, strength=strength), expected)
 
 
-def test_the_example_of_the_paper() -> None:
-    """Both matrices hold the same numbers; the norm is smaller where shards share features."""
+def test_examples_of_selection() -> None:
+    """The paper's two matrices hold the same numbers: shards share features in one of them."""
     apart = np.array([[6, 4, 0, 0, 0], [0, 0, 3, 0, 0], [0, 0, 0, 2, 3]], float)
     shared = np.array([[6, 4, 0, 0, 0], [3, 0, 0, 0, 0], [2, 3, 0, 0, 0]], float)
     names = ["w1", "w2", "w3", "w4", "w5"]
     assert columns_of(apart, names, 0).norm().tolist() == [6, 4, 3, 2, 3]
     assert columns_of(shared, names, 0).norm().tolist() == [7, 5]
     assert IterSel(2).combine(columns_of(apart, names, 0)).tolist() == [2, 4 / 3, 0, 0, 0]
-
-
-def test_equal_norms() -> None:
-    matrix = np.array([[1.0, 2.0, 2.0, 2.0]])
-    columns = columns_of(matrix, ["a", "d", "c", "b"], 0)
+    columns = columns_of(np.array([[1.0, 2.0, 2.0, 2.0]]), ["a", "d", "c", "b"], 0)
     assert IterSel(2).combine(columns).tolist() == [0, 0, 2, 2]
     # A norm that is the threshold is not above it.
     assert IterSel(None, threshold=1.0).combine(columns).tolist() == [0, 2, 2, 2]
@@ -319,11 +287,10 @@ def test_equal_norms() -> None:
 
 
 def test_random_shards() -> None:
-    shards = random_shards(103, 8, 1)
+    shards, same, other = (random_shards(103, 8, seed) for seed in (1, 1, 2))
     assert {shard.size for shard in shards} == {12, 13}
     assert sorted(np.concatenate(shards).tolist()) == list(range(103))
-    assert [s.tolist() for s in shards] == [s.tolist() for s in random_shards(103, 8, 1)]
-    assert [s.tolist() for s in shards] != [s.tolist() for s in random_shards(103, 8, 2)]
+    assert [s.tolist() for s in shards] == [s.tolist() for s in same] != [s.tolist() for s in other]
     with pytest.raises(InputError, match="parallel.shards=5, and there are 4 sentences"):
         random_shards(4, 5, 1)
     # About 1,000 sentences each.

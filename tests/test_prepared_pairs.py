@@ -219,25 +219,6 @@ def test_the_tuner_takes_them(learner, tmp_path):
     assert text.startswith("group\tweight\tsize\tfactor\tfeature\n")
 
 
-def test_a_state_with_factors_comes_back(tmp_path):
-    learning = PreparedLearning(ONLINE.regularizer, ONLINE, "rms", True)
-    tuner = Data(3).rounds(learning=learning).tuner
-    next(tuner.round(1))
-    state = tuner.state_dict()
-    other = Data(3).rounds(learning=learning).tuner
-    other.weights.take(tuner.weights.features)
-    other.weights.grow()
-    other.train.lists, other.dev.tuner.collector.lists = (
-        tuner.train.lists,
-        tuner.dev.tuner.collector.lists,
-    )
-    other.load_state_dict(state)
-    assert np.array_equal(other._learnt.factor, tuner._learnt.factor)
-    assert np.array_equal(other._learnt.group, tuner._learnt.group)
-    with pytest.raises(ValueError, match="the saved state is damaged"):
-        other.load_state_dict({**state, "factors": state["factors"].float()})
-
-
 def test_what_cannot_be():
     for factor, message in (([1.0, 2.0], "1 of those without any"), ([1.0], "for each feature")):
         with pytest.raises(ValueError, match=message):

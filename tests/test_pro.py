@@ -1,5 +1,7 @@
 """PRO's regression against scikit-learn's, and what it does with odd input."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,12 @@ from sklearn.linear_model import LogisticRegression
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.losses import Logistic
+from torchtune_smt.optim import AdaGrad
+from torchtune_smt.regularizers import L1
 from torchtune_smt.samplers import AllPairs, ProSampler, pair_rows
 from torchtune_smt.tuners.pro import Pro, Scaling
+from torchtune_smt.tuners.stochastic import Stochastic
 
 
 def sklearn_weights(matrix, sigma):
@@ -83,21 +89,9 @@ def test_values_of_any_size_take_few_steps():
     assert objective(matrix, found.weights, 1.0) <= least * (1 + 1e-9)
 
 
-def test_a_pair_without_a_difference():
-    """Two strings of one feature vector: nothing to learn, and nothing to fall over."""
-    found = Pro(AllPairs()).solve_pairs(rows_of(np.zeros((2, 3))), np.ones(3), ())
-    assert found.weights.tolist() == [0, 0, 0]
-    assert found.report["loss"] == pytest.approx(np.log(2))
-
-
 def lists_of(*gains):
     """Return a list of hypotheses with these gains, each with a feature of its own."""
-    k = len(gains)
-    kbest = KBest(
-        index=4,
-        rows=rows_of(np.eye(k)),
-        gain=np.array(gains),
-    )
+    kbest = KBest(index=4, rows=rows_of(np.eye(len(gains))), gain=np.array(gains))
     return KBestLists.of([kbest])
 
 
@@ -108,29 +102,29 @@ def test_lists():
     same = Pro(sampler).solve_pairs(pair_rows(lists, sampler, (1, 2)), np.zeros(3), ())
     assert found.weights.tolist() == same.weights.tolist()
     assert found.weights.argsort().tolist() == [0, 2, 1]
+    for gains in ([0.5], [0.5, 0.5], [0.5, 0.51]):
+        with pytest.raises(InputError, match="no list has a pair .* sampler.threshold"):
+            Pro(ProSampler()).solve(lists_of(*gains), np.zeros(len(gains)), (1,))
+    # Two strings of one feature vector: nothing to learn, and nothing to fall over.
+    found = Pro(AllPairs()).solve_pairs(rows_of(np.zeros((2, 3))), np.ones(3), ())
+    assert found.weights.tolist() == [0, 0, 0]
+    assert found.report["loss"] == pytest.approx(np.log(2))
 
 
-@pytest.mark.parametrize("gains", [[0.5], [0.5, 0.5], [0.5, 0.51]])
-def test_no_pairs(gains):
-    with pytest.raises(InputError, match="no list has a pair .* sampler.threshold"):
-        Pro(ProSampler()).solve(lists_of(*gains), np.zeros(len(gains)), (1,))
+def test_devices():
+    def solvers(device):
+        steps = partial(AdaGrad, lr=0.1, regularizer=L1(0.05), unregularized=2)
+        yield Pro(AllPairs(), device=device, tolerance=1e-9)
+        yield Stochastic(AllPairs(), Logistic(), steps, 3, device=device)
 
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_no_cuda_device():
-    with pytest.raises(ValueError, match="torch finds no CUDA device; set device=cpu"):
-        Pro(AllPairs(), device="cuda")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_cuda():
-    rng = np.random.default_rng(0)
-    pairs = rows_of(rng.normal(size=(500, 20)))
-    here, there = (
-        Pro(AllPairs(), device=d, tolerance=1e-9).solve_pairs(pairs, np.zeros(20), ()).weights
-        for d in ("cpu", "cuda")
-    )
-    np.testing.assert_allclose(here, there, rtol=1e-6, atol=1e-8)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="torch finds no CUDA device; set device=cpu"):
+            list(solvers("cuda"))
+        return
+    pairs = rows_of(np.random.default_rng(0).normal(size=(500, 20)))
+    for here, there in zip(solvers("cpu"), solvers("cuda"), strict=True):
+        weights = [s.solve_pairs(pairs, np.zeros(20), (1,)).weights for s in (here, there)]
+        np.testing.assert_allclose(*weights, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("others", [0, 20])

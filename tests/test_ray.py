@@ -18,15 +18,21 @@ from toy_workers import OpenToy
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.parallel.on_ray import RayEngine
 
-with_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed"
-)
 PLAIN = [(n, "") for n in range(9)]
+
+
+@pytest.fixture(autouse=True)
+def ray() -> Any:
+    if importlib.util.find_spec("ray") is None:
+        with pytest.raises(InputError, match=r"pip install 'torchtune-smt\[ray\]'"):
+            RayEngine()
+    return pytest.importorskip("ray")
 
 
 @pytest.fixture(scope="module")
 def cluster(repository: Path) -> Iterator[Any]:
     """A cluster with a head that computes nothing, and two nodes."""
+    pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     before = os.environ.get("PYTHONPATH")
@@ -51,14 +57,12 @@ def engine(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     engine.close()
 
 
-@with_ray
 def test_results_are_in_the_order_of_tasks(engine: RayEngine) -> None:
     tasks = [(n, "slow" if n in (0, 5) else "") for n in range(9)]
     assert [value for value, _ in engine.map(7, tasks)] == [7 * n for n in range(9)]
     assert [value for value, _ in engine.map(3, PLAIN)] == [3 * n for n in range(9)]
 
 
-@with_ray
 def test_errors_come_here(engine: RayEngine) -> None:
     with pytest.raises(InputError, match="^file:3: is bad; make it good$"):
         list(engine.map(1, [(0, "bad")]))
@@ -66,7 +70,6 @@ def test_errors_come_here(engine: RayEngine) -> None:
         list(engine.map(1, [(0, "bug")]))
 
 
-@with_ray
 def test_a_worker_that_is_killed_is_replaced(
     engine: RayEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,45 +80,27 @@ def test_a_worker_that_is_killed_is_replaced(
         list(engine.map(5, [(2, "kill")]))
 
 
-@with_ray
-def test_a_worker_that_hangs_is_replaced(
-    engine: RayEngine, capsys: pytest.CaptureFixture[str]
+def test_time_that_a_task_takes(
+    engine: RayEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, engine.deadline = engine.deadline, 4.0
+    monkeypatch.setattr(engine, "deadline", 4.0)
     tasks = [(n, "hang once" if n == 1 else "") for n in range(3)]
     assert [value for value, _ in engine.map(5, tasks)] == [0, 5, 10]
     assert "a worker took more than 4 s (engine.deadline)" in capsys.readouterr().err
-    engine.deadline = before
-
-
-@with_ray
-def test_what_is_ready_has_not_taken_too_long(
-    engine: RayEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """However long it lies there."""
-    before, engine.deadline = engine.deadline, 3.0
+    # What is ready has not taken too long, however long it lies there.
+    engine.deadline = 3.0
     results = engine.map(2, [(n, "slow") for n in range(9)])
     found = [next(results)[0]]
     time.sleep(4)
     found += [value for value, _ in results]
     assert found == [2 * n for n in range(9)]
-    assert "another takes its place" not in capsys.readouterr().err
-    engine.deadline = before
-
-
-@with_ray
-def test_a_task_that_waits_for_a_core_does_not_hang(
-    engine: RayEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """There are two cores, and as many tasks are given at a time as workers are asked for."""
-    before = engine.deadline, engine.workers
-    engine.deadline, engine.workers = 7.0, 4
+    # There are two cores, and as many tasks are given at a time as workers are asked for.
+    engine.deadline = 7.0
+    monkeypatch.setattr(engine, "workers", 4)
     assert [value for value, _ in engine.map(2, [(n, "slower") for n in range(4)])] == [0, 2, 4, 6]
     assert "another takes its place" not in capsys.readouterr().err
-    engine.deadline, engine.workers = before
 
 
-@with_ray
 def test_time_of_opening_is_not_that_of_the_first_task(
     cluster: Any, engine: RayEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +116,6 @@ def test_time_of_opening_is_not_that_of_the_first_task(
         list(hanging.map(5, PLAIN))
 
 
-@with_ray
 def test_tuning_is_that_of_the_local_engine(engine: RayEngine, cluster: Any, place: Path) -> None:
     """`engine` has joined the cluster already, and so has this process."""
     assert len(list(engine.map(1, PLAIN))) == len(PLAIN)
@@ -143,7 +127,6 @@ def test_tuning_is_that_of_the_local_engine(engine: RayEngine, cluster: Any, pla
         assert (ray.folder / name).read_bytes() == (local.folder / name).read_bytes()
 
 
-@with_ray
 def test_a_node_that_dies(engine: RayEngine, cluster: Any) -> None:
     """Last: it does not come back."""
     results = engine.map(2, [(n, "slow") for n in range(12)])
@@ -153,63 +136,30 @@ def test_a_node_that_dies(engine: RayEngine, cluster: Any) -> None:
     assert found == [2 * n for n in range(12)]
 
 
-@with_ray
-def test_ray_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever cluster runs here already; and signals stay with who had them."""
-    import ray
+def test_ray_that_does_not_answer(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default it is one of its own, whatever cluster runs; signals stay with who had them."""
+    given: list[dict[str, Any]] = []
 
-    given: list[str] = []
-
-    def init(address: str, **options: Any) -> None:
-        given.append(address)
+    def init(**options: Any) -> None:
+        given.append(options)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise RuntimeError("no")
+        raise ConnectionError("no")
 
     before = signal.getsignal(signal.SIGTERM)
-    engine = RayEngine()
-    engine.serve(OpenToy(Path()))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(InputError, match=r"engine=ray: Ray does not start here \(no\)"):
-        next(engine.map(1, PLAIN))
-    assert given == ["local"] and signal.getsignal(signal.SIGTERM) == before
-
-
-@with_ray
-def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    def refuse(**options: Any) -> None:
-        raise ConnectionError("timed out")
-
-    engine = RayEngine("auto")
-    engine.serve(OpenToy(Path()))
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(InputError, match="engine.address=auto: no Ray cluster answers"):
-        next(engine.map(1, PLAIN))
-
-
-@with_ray
-def test_a_head_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray would try for minutes."""
-    import ray
-
     with socket.socket() as taken:
-        # Nobody listens there, and nobody else can.
+        # Nobody listens there, and nobody else can: Ray would try for minutes.
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        engine = RayEngine(address)
-        engine.serve(OpenToy(Path()))
-        monkeypatch.setattr(ray, "is_initialized", lambda: False)
-        with pytest.raises(InputError, match=rf"^engine.address={address}: no Ray .*refused"):
-            next(engine.map(1, PLAIN))
-        engine.address = "somewhere"
-        with pytest.raises(InputError, match="^engine.address=somewhere: no Ray cluster answers"):
-            next(engine.map(1, PLAIN))
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray() -> None:
-    with pytest.raises(InputError, match=r"pip install 'torchtune-smt\[ray\]'"):
-        RayEngine()
+        for engine, said in (
+            (RayEngine(address), rf"^engine.address={address}: no Ray .*refused"),
+            (RayEngine("somewhere"), "^engine.address=somewhere: no Ray cluster answers"),
+            (RayEngine("auto"), "engine.address=auto: no Ray cluster answers"),
+            (RayEngine(), r"engine=ray: Ray does not start here \(no\)"),
+        ):
+            if engine.address in (None, "auto", "local"):
+                monkeypatch.setattr(ray, "init", init)
+            engine.serve(OpenToy(Path()))
+            with pytest.raises(InputError, match=said):
+                next(engine.map(1, PLAIN))
+    assert given[-1]["address"] == "local" and signal.getsignal(signal.SIGTERM) == before

@@ -5,30 +5,134 @@ tests/fuzz/kills.py kills more, in forks, at any moment.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import test_batch
+import test_grouping
+import test_online
+import test_parallel
+import test_rounds
 import torch
-from commands import MODEL, Run, run_command, train_until_saved, write_few
+from commands import MODEL, run_command, train_until_saved, write_few
 
 from torchtune_smt.core.archive import Archive
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.optim import AdaGrad
+from torchtune_smt.parallel.mixing import IterSel, Mix, Mixing
 from torchtune_smt.regularizers import L1
 from torchtune_smt.runs import checkpoint
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
 from torchtune_smt.runs.rounds import Best, Progress, Rounds
 from torchtune_smt.tuners.base import Report, Tuner
+from torchtune_smt.tuners.batch import BatchTuner
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 
 SHORT = [
     *["decoder.k=20", "decoder.pop_limit=10", "data.test=null", "threads=1", "seed=3"],
 ]
+
+
+class KilledAt(Checkpoints):
+    """Saves whenever something was done, and is killed at some moment; notes what was reported."""
+
+    def __init__(self, folder: Path, moment: int = -1) -> None:
+        super().__init__(folder / "checkpoint", {}, minutes=0)
+        self.left, self.reports = moment, []
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        timed = ("seconds", "speed", "parallel", "fit/seconds")
+        numbers = {k: v for k, v in report.numbers.items() if not k.startswith(timed)}
+        self.reports.append((report.kind, report.round, report.kept, numbers))
+        super().on_report(report, run)
+        self.on_work()
+
+    def on_work(self, *_: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def online(folder: Path, resumed: bool) -> Rounds:
+    tuner, _ = test_online.make_tuner(test_online.random_lists(0))
+    return Rounds(tuner, lambda: float(tuner.weights.parameter.sum()), rounds=2, result="average")
+
+
+def batch(folder: Path, resumed: bool, same_set: bool = True) -> Rounds:
+    pool, weights = test_batch.Pool(), test_batch.fresh()
+    collector = test_batch.collector_of(pool, weights, None if resumed else folder)
+    if resumed:
+        collector.lists = ListStore.open(folder, n_dense=2)
+    tuner = BatchTuner(collector, test_batch.Shift())
+    score = tuner.score if same_set else lambda: test_batch.bleu_of(pool, weights)
+    return Rounds(tuner, score, rounds=4)
+
+
+def grouping(folder: Path, resumed: bool, seed: int = 6, **options: Any) -> Rounds:
+    options = {"rounds": 2, "folder": folder, "resumed": resumed} | options
+    return test_grouping.Data(seed).rounds(**options)
+
+
+def shards(strategy: Mixing, folder: Path, resumed: bool) -> Rounds:
+    tuner = test_parallel.tuner_of(strategy, test_parallel.SETTINGS["adagrad"])
+    return test_parallel.rounds_of(tuner)
+
+
+PREPARED = PreparedLearning(test_grouping.OSCAR, test_grouping.LEARNING, "rms", True)
+TUNERS: dict[str, Callable[[Path, bool], Rounds]] = {
+    "steps": lambda folder, resumed: test_rounds.run_of([0.0, 3.0, 2.0, 1.0], result="average"),
+    "online": online,
+    "batch": batch,
+    "batch scored elsewhere": partial(batch, same_set=False),
+    "grouping": partial(grouping, zero_group="keep"),
+    "grouping with factors": partial(grouping, seed=3, learning=PREPARED),
+    "mix": partial(shards, Mix(4)),
+    "itersel": partial(shards, IterSel(features=9, shards=4)),
+}
+
+
+def outcome(run: Rounds) -> list[Any]:
+    weights, progress = run.tuner.weights, run.progress
+    assert progress.best is not None
+    names = weights.features.names(range(len(weights.features)))
+    best = progress.best.round, progress.best.score
+    return [names, weights.parameter.tolist(), best, progress.sentences, progress.last]
+
+
+@pytest.mark.parametrize("name", TUNERS)
+def test_killed_at_any_moment(name: str, tmp_path: Path) -> None:
+    """In each pass over the sentences, and right after each checkpoint."""
+    make, whole = TUNERS[name], KilledAt(tmp_path / "whole")
+    run = make(tmp_path / "whole", False)
+    (tmp_path / "whole").mkdir(exist_ok=True)
+    run.callbacks = [whole]
+    run.run()
+    expected, moments = outcome(run), -1 - whole.left
+    assert moments > 7 and len(expected[0]) == len(expected[1])
+    for moment in range(1, moments + 1):
+        folder = tmp_path / str(moment)
+        stopped = make(folder, False)
+        folder.mkdir(exist_ok=True)
+        stopped.callbacks = [first := KilledAt(folder, moment)]
+        with pytest.raises(KeyboardInterrupt):
+            stopped.run()
+        # A run that was stopped before its first checkpoint begins anew.
+        there = (folder / "checkpoint").exists()
+        again = make(folder, there)
+        again.callbacks = [second := KilledAt(folder)]
+        if there:
+            load_checkpoint(folder / "checkpoint", again.tuner.weights, again, {})
+        again.run()
+        assert outcome(again) == expected
+        assert first.reports * there + second.reports == whole.reports
 
 
 class Still(Tuner):
@@ -81,6 +185,9 @@ KILLED: dict[str, tuple[list[str], list[int]]] = {
     ),
     # Features of charts are counted again, and get the ids that they had.
     "oscar": ([*_ONLINE, *_OSCAR, "tuner.tune_on=train", "tuner.epochs=1"], [2]),
+    # Between its last epoch and its weights.
+    "end": (["tuner.epochs=1", "tuner.sentences=30"], [1]),
+    "stale": ([*_ONLINE, "parallel=stale", "parallel.max_staleness=0"], [1]),
     "pro": ([*_BATCH, "tuner=pro", "tuner.interpolation=0.5"], [1, 1]),
     "mira": ([*_BATCH, "tuner=mira"], [2]),
     "mert": ([*_BATCH, "tuner=mert", "features=dense", "tuner.solver.restarts=2"], [1]),
@@ -133,17 +240,6 @@ def measured(folder: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines]
 
 
-def test_a_finished_run_is_not_resumed(run: Run) -> None:
-    done = run_command("train", f"resume={run.name}", folder=run.place)
-    assert done.code == 1 and "is finished" in done.err
-    assert run.weights.exists()
-
-
-def test_a_folder_without_a_run(tmp_path: Path) -> None:
-    done = run_command("train", "resume=nowhere", folder=tmp_path)
-    assert done.code == 1 and "nowhere: holds no run" in done.err
-
-
 @pytest.fixture
 def state() -> tuple[Weights, AdaGrad]:
     weights = Weights(["a", "b"])
@@ -180,17 +276,21 @@ def test_round_trip(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
     assert torch.equal(again.parameter[:5], weights.parameter)
 
 
-def test_another_run_is_refused(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
-    save(tmp_path / "c.pt", run_of(*state), {"seed": "1", "loss": "a"})
+def test_what_is_no_checkpoint_of_this_run(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
+    path = tmp_path / "c.pt"
+    with pytest.raises(InputError, match="there is no checkpoint"):
+        load(path, run_of(*fresh()))
+    # An older one, and a pickled object.
+    torch.save({"version": 2, "fingerprint": {}, "evil": shutil.rmtree}, path)
+    with pytest.raises(InputError, match="no checkpoint of this version"):
+        load(path, run_of(*fresh()))
+    save(path, run_of(*state), {"seed": "1", "loss": "a"})
     with pytest.raises(InputError, match="loss = a, and now it is b"):
-        load(tmp_path / "c.pt", run_of(*fresh()), {"seed": "1", "loss": "b"})
-
-
-def test_another_model_is_refused(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
-    save(tmp_path / "c.pt", run_of(*state))
+        load(path, run_of(*fresh()), {"seed": "1", "loss": "b"})
+    save(path, run_of(*state))
     weights = Weights(["a", "other"])
     with pytest.raises(InputError, match="other dense features"):
-        load(tmp_path / "c.pt", run_of(weights, AdaGrad([weights.parameter])))
+        load(path, run_of(weights, AdaGrad([weights.parameter])))
 
 
 def test_weights_that_began_with_other_sparse_features(tmp_path: Path) -> None:
@@ -216,41 +316,22 @@ def test_weights_that_began_with_other_sparse_features(tmp_path: Path) -> None:
         assert again.features.names(range(len(again.features))) == ["dense", *names]
 
 
-def test_an_older_checkpoint_and_a_pickled_object_are_not_loaded(tmp_path: Path) -> None:
-    torch.save({"version": 2, "fingerprint": {}, "evil": shutil.rmtree}, tmp_path / "c.pt")
-    with pytest.raises(
-        InputError, match="no checkpoint of this version of the package; start the run anew"
-    ):
-        load(tmp_path / "c.pt", run_of(*fresh()))
+def vector(length: int, value: float = 1.0) -> torch.Tensor:
+    return torch.full((length,), value, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("round", 0),
-        ("done", -1),
-        ("records", 1.5),
-        ("last", "x"),
-        ("new", 1),
-        ("best", (1, 2.0)),
-        ("best", (7, 41.0, torch.ones(3, dtype=torch.float64))),
-        ("best", (1, 41.0, torch.ones(30, dtype=torch.float64))),
-        ("total", torch.ones(5)),
-        ("weights", torch.ones(30, dtype=torch.float64)),
-        ("weights", torch.full((5,), float("nan"), dtype=torch.float64)),
-        ("n_dense", 100),
-        ("names", None),
-        ("count", 4),
-        ("size", -1),
-        ("size", 3),
-        ("checksum", "0"),
-        ("tuner", []),
-        ("state", []),
-        ("fingerprint", None),
-        ("files", None),
-        ("files", {"data.dev": {"dev.de": 1}}),
-    ],
-)
+IMPOSSIBLE: dict[str, list[Any]] = {
+    "best": [(1, 2.0), (7, 41.0, vector(3)), (1, 41.0, vector(30))],
+    "weights": [vector(30), vector(5, float("nan"))],
+    "size": [-1, 3],
+    "files": [None, {"data.dev": {"dev.de": 1}}],
+    **{"round": [0], "done": [-1], "records": [1.5], "last": ["x"], "new": [1], "count": [4]},
+    **{"total": [torch.ones(5)], "n_dense": [100], "names": [None], "checksum": ["0"]},
+    **{"tuner": [[]], "state": [[]], "fingerprint": [None]},
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n in IMPOSSIBLE for v in IMPOSSIBLE[n]])
 def test_what_cannot_be_is_refused_though_its_checksum_is_right(
     tmp_path: Path, state: tuple[Weights, AdaGrad], name: str, value: object
 ) -> None:
@@ -316,8 +397,3 @@ def test_only_new_names_are_written(tmp_path: Path, state: tuple[Weights, AdaGra
     again, other = fresh()
     load(tmp_path / "c.pt", run_of(again, other))
     assert torch.equal(again.parameter, weights.parameter)
-
-
-def test_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no checkpoint"):
-        load(tmp_path / "c.pt", run_of(*fresh()))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from commands import MODEL, SMALL, run_command
 
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
@@ -64,6 +64,18 @@ def run_of(scores: list[float], *callbacks: Callback, last: int = 10, **options:
     )
 
 
+class Dies(Callback):
+    """Ends a run after some reports, or at a place of it."""
+
+    def __init__(self, reports: int = 0, at: tuple[int, int] | None = None) -> None:
+        self.left, self.at = reports, at
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        self.left -= 1
+        if self.left == 0 or (run.progress.round, run.progress.done) == self.at:
+            raise KeyboardInterrupt
+
+
 class Told(Callback):
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -107,104 +119,64 @@ def test_the_best_round_is_kept(scores: list[float], best: int, weight: int) -> 
     assert told.calls[-1] == ("end",)
 
 
-@pytest.mark.parametrize(
-    ("scores", "when"), [([float("nan"), 1], "before the first round"), ([1, 2, -1e999], "round 2")]
-)
-def test_a_score_that_cannot_be_compared_is_refused(scores: list[float], when: str) -> None:
-    with pytest.raises(ValueError, match=f"the score .*{when} is .*, and must be a finite number"):
-        run_of(scores).run()
-
-
-def test_last_and_average() -> None:
-    for result, weight in {"last": 9.0, "average": 6.0}.items():
-        run = run_of([1, 2, 5, 3], result=result)
-        run.run()
+def test_which_weights_are_kept_and_when_it_ends() -> None:
+    for scores, options, ended, weight in (
+        ([1, 2, 5, 3], {"result": "last"}, 4, 9.0),
+        ([1, 2, 5, 3], {"result": "average"}, 4, 6.0),
+        ([1, 2, 0, 0, 9], {"patience": 2}, 4, 3.0),
+        # Nothing is left to do.
+        ([1, 2, 3, 4], {"last": 2}, 3, 6.0),
+    ):
+        run = run_of(scores, **options)
+        assert run.run().round == ended
         assert run.tuner.weights.parameter.tolist() == [weight]
+    for scores, when in (([float("nan"), 1], "before the first"), ([1, 2, -1e999], "round 2")):
+        with pytest.raises(ValueError, match=f"the score .*{when} .* must be a finite number"):
+            run_of(scores).run()
+    run = run_of([1, 2])
+    run.evaluate = lambda: run.tuner.weights.parameter.data.mul_(float("inf")).nan_to_num(0).item()
+    with pytest.raises(DivergenceError, match="not finite.*lower the learning rate"):
+        run.run()
+    for option, said in (
+        ({"rounds": 0}, "epochs must be a whole number, 1 or more, not 0"),
+        ({"patience": 0}, "patience must be .*, or null, not 0"),
+        ({"result": "median"}, "result must be best, last or average, not 'median'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Rounds(Steps(), lambda: 0.0, **option)
 
 
-def test_patience_and_a_tuner_that_has_nothing_left() -> None:
-    assert run_of([1, 2, 0, 0, 9], patience=2).run().round == 4
-    run = run_of([1, 2, 3, 4], last=2)
-    assert run.run().round == 3
-    assert run.tuner.weights.parameter.tolist() == [6.0]
-
-
-def test_callbacks_end_with_an_exception() -> None:
-    class Breaks(Callback):
-        def on_report(self, report: Report, run: Rounds) -> None:
-            raise KeyError("mine")
-
-    told = Told()
-    with pytest.raises(KeyError, match="mine"):
-        run_of([1, 2], told, Breaks()).run()
-    assert [call[0] for call in told.calls] == ["start", "stepping", "step", "end"]
-
-
-@pytest.mark.parametrize("stop", range(1, 8))
-def test_taken_up_where_it_was_saved(stop: int, tmp_path: Path) -> None:
-    class Dies(Callback):
-        left = stop
-
-        def on_report(self, report: Report, run: Rounds) -> None:
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-
-    scores = [0.0, 3.0, 2.0, 1.0]
-    path = tmp_path / "checkpoint"
-    with pytest.raises(KeyboardInterrupt):
-        run_of(scores, Checkpoints(path, {}, minutes=0), Dies(), result="average").run()
-    told = Told()
-    again = run_of(scores, told, result="average")
-    load_checkpoint(path, again.tuner.weights, again, {})
-    progress = again.run()
-    assert again.tuner.weights.parameter.tolist() == [6.0]
-    assert isinstance(again.tuner, Steps) and again.tuner.taken == 9
-    assert (progress.round, progress.sentences, progress.last) == (4, 45, 1.0)
-    assert progress.best is not None and progress.best.round == 1
-    assert len([call for call in told.calls if call[0] in ("step", "part", "round")]) == 12 - stop
-
-
-def test_a_run_does_not_end_before_where_it_is(tmp_path: Path) -> None:
-    class Dies(Callback):
-        at = (0, 0)
-
-        def on_report(self, report: Report, run: Rounds) -> None:
-            if (run.progress.round, run.progress.done) == self.at:
-                raise KeyboardInterrupt
-
-    def taken_up(at: tuple[int, int], **options: Any) -> Rounds:
-        """A run that has stopped somewhere, with other options."""
-        scores, path, dies = [5.0, 4.0, 3.0, 2.0, 1.0], tmp_path / "checkpoint", Dies()
-        dies.at = at
-        with pytest.raises(KeyboardInterrupt):
-            run_of(scores, Checkpoints(path, {}, minutes=0), dies, result="last").run()
-        run = run_of(scores, result="last")
-        load_checkpoint(path, run.tuner.weights, run, {})
-        vars(run).update(options)
-        return run
-
-    for at, options, message in (
+@pytest.mark.parametrize(
+    ("at", "options", "ends"),
+    [
         ((3, 1), {"rounds": 2}, "epochs must be at least 3, not 2: the run is in epoch 3"),
         ((3, 0), {"rounds": 1}, "epochs must be at least 2, not 1: the run has had 2"),
         ((4, 2), {"patience": 3}, "patience must be above 3, or null, not 3: .*in epoch 4"),
-    ):
-        run = taken_up(at, **options)
-        before = run.tuner.weights.parameter.tolist()
-        with pytest.raises(ValueError, match=message):
-            run.run()
-        assert run.tuner.weights.parameter.tolist() == before
-    for at, options, weight in (
         ((3, 1), {"rounds": 3}, 9.0),
         ((3, 0), {"rounds": 2}, 6.0),
         ((3, 0), {"patience": 1}, 6.0),
-    ):
-        run = taken_up(at, **options)
+    ],
+)
+def test_a_run_does_not_end_before_where_it_is(
+    tmp_path: Path, at: tuple[int, int], options: dict[str, int], ends: float | str
+) -> None:
+    """It has stopped somewhere, and goes on with other options."""
+    scores, path = [5.0, 4.0, 3.0, 2.0, 1.0], tmp_path / "checkpoint"
+    with pytest.raises(KeyboardInterrupt):
+        run_of(scores, Checkpoints(path, {}, minutes=0), Dies(at=at), result="last").run()
+    run = run_of(scores, result="last")
+    load_checkpoint(path, run.tuner.weights, run, {})
+    vars(run).update(options)
+    before = run.tuner.weights.parameter.tolist()
+    if isinstance(ends, str):
+        with pytest.raises(ValueError, match=ends):
+            run.run()
+    else:
         run.run()
-        assert run.tuner.weights.parameter.tolist() == [weight]
+    assert run.tuner.weights.parameter.tolist() == (before if isinstance(ends, str) else [ends])
 
 
-def test_when_it_is_saved(tmp_path: Path) -> None:
+def test_when_it_is_saved_and_what(tmp_path: Path) -> None:
     """After a round and a part, but not after each step."""
     saved: list[tuple[int, int]] = []
     path = tmp_path / "checkpoint"
@@ -217,39 +189,34 @@ def test_when_it_is_saved(tmp_path: Path) -> None:
 
     run_of([0, 1, 2], Checkpoints(path, {}, minutes=60), Sees()).run()
     assert saved == [(1, 2), (2, 0), (2, 2), (3, 0)]
+    # What cannot be is said before anything is done.
+    run = run_of([1, 2], Checkpoints(path, {}))
+    run.tuner.state_dict = lambda: {"moved": np.zeros(2)}  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"of Steps .*\(a ndarray .* saved, as moved\)"):
+        run.run()
+    assert run.tuner.taken == 0  # type: ignore[attr-defined]
 
 
 def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(io.StringIO):
+        def write(self, text: str) -> int:
+            super().write(text)
+            raise KeyboardInterrupt
+
     out, err = io.StringIO(), io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr("sys.stderr", err)
     run_of([1, 2, 1.5], Console()).run()
-    lines = [
-        "step 1",
-        "epoch 1: dev BLEU 2.00, kept",
-        "step 1",
-        "epoch 2: dev BLEU 1.50, not kept",
-    ]
-    assert out.getvalue().splitlines() == lines
-    assert err.getvalue() == ""
+    rounds = ["epoch 1: dev BLEU 2.00, kept", "epoch 2: dev BLEU 1.50, not kept"]
+    assert out.getvalue().splitlines() == ["step 1", rounds[0], "step 1", rounds[1]]
     # A bar is for terminals.
     run_of([1, 2, 1.5], Console(15)).run()
     assert err.getvalue() == ""
     monkeypatch.setattr(err, "isatty", lambda: True)
     run_of([1, 2, 1.5], Console(15)).run()
     assert "epoch 2, step 2" in err.getvalue() and "30/30" in err.getvalue()
-
-
-def test_an_interrupt_leaves_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was written before it has its end: the message that follows has its own line."""
-
-    class Interrupted(io.StringIO):
-        def write(self, text: str) -> int:
-            super().write(text)
-            raise KeyboardInterrupt
-
-    out = Interrupted()
-    monkeypatch.setattr("sys.stdout", out)
+    # Whatever was written before an interrupt has its end: what follows has its own line.
+    monkeypatch.setattr("sys.stdout", out := Interrupted())
     with pytest.raises(KeyboardInterrupt):
         run_of([1, 2, 1.5], Console()).run()
     assert out.getvalue() == "step 1\n"
@@ -273,7 +240,9 @@ def test_what_is_recorded(tmp_path: Path) -> None:
 # By name, on the command line.
 
 MINE = """
+import numpy as np
 from torchtune_smt.runs.rounds import Callback
+from torchtune_smt.tuners.base import Report, Tuner
 
 class Notes(Callback):
     def __init__(self, path):
@@ -283,31 +252,6 @@ class Notes(Callback):
         if report.kind == "round":
             with open(self.path, "a") as file:
                 file.write(f"{report.round} {run.progress.last:.2f}\\n")
-"""
-
-
-def test_a_callback_of_the_users(place: Path) -> None:
-    (place / "my_callback.py").write_text(MINE)
-    options = [*MODEL, *SMALL, "features=dense", "hydra.run.dir=noted"]
-    mine = "callbacks=[{_target_:my_callback.Notes,path:notes}]"
-    out = run_command("train", *options, mine, folder=place).check().out
-    notes = read_lines(place / "notes")
-    assert [line.split()[0] for line in notes] == ["1", "2"]
-    for line in notes:
-        number, score = line.split()
-        assert f"epoch {number}: dev BLEU {score}," in out
-    options[-1] = "hydra.run.dir=not_noted"
-    bad = run_command("train", *options, "callbacks=[{_target_:my_callback.No}]", folder=place)
-    assert bad.code == 1 and "callbacks" in bad.err and "Traceback" not in bad.err
-    word = run_command("train", *options, "callbacks=[a]", folder=place)
-    assert word.code == 1 and "callbacks must be a list of classes, as in [{_" in word.err
-    wrong = run_command("train", *options, "callbacks=[{_target_:builtins.dict}]", folder=place)
-    assert "callbacks: dict has no 'on_start'; is it meant here?" in wrong.err
-
-
-WALK = """
-import numpy as np
-from torchtune_smt.tuners.base import Report, Tuner
 
 class Walk(Tuner):
     unit = "epoch"
@@ -325,29 +269,28 @@ class Walk(Tuner):
 """
 
 
-def test_what_a_tuner_remembers_can_be_saved(tmp_path: Path) -> None:
-    """It is said before anything is done, and not at the first checkpoint."""
-    run = run_of([1, 2], Checkpoints(tmp_path / "checkpoint", {}))
-    run.tuner.state_dict = lambda: {"moved": np.zeros(2)}  # type: ignore[method-assign]
-    with pytest.raises(InputError, match=r"of Steps .*\(a ndarray .* saved, as moved\)"):
-        run.run()
-    assert run.tuner.taken == 0  # type: ignore[attr-defined]
-
-
-def test_a_tuner_of_the_users(place: Path) -> None:
-    (place / "my_tuner.py").write_text(WALK)
-    options = [*MODEL, *SMALL, "features=dense", "hydra.run.dir=walk", "tuner.epochs=3"]
-    mine = ["tuner._target_=my_tuner.Walk", "+tuner.size=0.01"]
-    out = run_command("train", *options, *mine, folder=place).check().out
-    assert "tuning on 30 sentences of dev, up to 3 epochs" in out and "epoch 3: dev BLEU" in out
+def test_a_tuner_and_a_callback_of_the_users(place: Path) -> None:
+    (place / "my_tuner.py").write_text(MINE)
+    options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=3"]
+    walk = ["tuner._target_=my_tuner.Walk", "+tuner.size=0.01"]
+    notes = "callbacks=[{_target_:my_tuner.Notes,path:notes}]"
+    out = (
+        run_command("train", *options, *walk, notes, "hydra.run.dir=walk", folder=place).check().out
+    )
+    assert "tuning on 30 sentences of dev, up to 3 epochs" in out
     lines = [json.loads(line) for line in read_lines(place / "walk" / "metrics.jsonl")]
     assert [line["step"] for line in lines if "walk/length" in line] == [30, 60, 90]
+    noted = [line.split() for line in read_lines(place / "notes")]
+    assert [number for number, _ in noted] == ["1", "2", "3"]
+    assert all(f"epoch {number}: dev BLEU {score}" in out for number, score in noted)
     for more, said in {
         "loss=hinge": "tuner._target_=my_tuner.Walk takes no loss, and loss=hinge would change",
         "tuner.batch_size=3": "batch_size",
         "tuner._target_=my_tuner.np": "tuner._target_=my_tuner.np",
         "tuner._target_=torchtune_smt.losses.Hinge": "losses.Hinge is no tuner",
+        "callbacks=[{_target_:my_tuner.No}]": "callbacks",
+        "callbacks=[a]": "callbacks must be a list of classes, as in [{_",
+        "callbacks=[{_target_:builtins.dict}]": "callbacks: dict has no 'on_start'; is it meant",
     }.items():
-        options[-2] = "hydra.run.dir=no_walk"
-        bad = run_command("train", *options, *mine, more, folder=place)
+        bad = run_command("train", *walk, more, "hydra.run.dir=no_walk", folder=place)
         assert bad.code == 1 and said in bad.err and "Traceback" not in bad.err, bad.err

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_rounds import Dies
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe
@@ -16,28 +17,11 @@ from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleShape
 from torchtune_smt.models import BitextModel
 from torchtune_smt.runs.parts import Parts
-from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.runs.run import Run
-from torchtune_smt.tuners.base import Report
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.mira import KBestMira
 
 FILES = ("weights.txt.gz", "dev.translations.txt", "test.translations.txt")
-
-
-class Stopped(Exception):
-    """Stands for whatever ends a notebook's cell."""
-
-
-class StopIn(Callback):
-    """Stops a run that has come to a round, before the last one is saved."""
-
-    def __init__(self, place: int) -> None:
-        self._place = place
-
-    def on_report(self, report: Report, run: Rounds) -> None:
-        if run.progress.round == self._place:
-            raise Stopped
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +48,9 @@ def done(folder: Path, parts: Parts) -> Run:
 
 def test_stopped_and_resumed_equals_uninterrupted(parts: Parts, tmp_path: Path) -> None:
     done(tmp_path / "whole", parts)
-    stopped = Run(tmp_path / "stopped", parts, callbacks=[StopIn(3)])
+    stopped = Run(tmp_path / "stopped", parts, callbacks=[Dies(at=(3, 0))])
     stopped.prepare()
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         stopped.tune()
     resumed = Run(tmp_path / "stopped", parts)
     resumed.prepare(resume=True)
@@ -77,18 +61,14 @@ def test_stopped_and_resumed_equals_uninterrupted(parts: Parts, tmp_path: Path) 
         assert one == other, name
 
 
-def test_a_tuner_of_lists(parts: Parts, tmp_path: Path) -> None:
-    """Its class alone is said: solver, lists and start come from the run."""
+def test_a_tuner_of_lists_and_a_folder_of_one_run(parts: Parts, tmp_path: Path) -> None:
+    """The tuner's class alone is said: solver, lists and start come from the run."""
     solver = Recipe.of(KBestMira)
-    done(tmp_path, replace(parts, tuning=Recipe.of(BatchTuner), solving=solver, rounds=2))
+    lists = replace(parts, tuning=Recipe.of(BatchTuner), solving=solver, rounds=1)
+    done(tmp_path, lists)
     names, values = read_weights(tmp_path / "weights.txt.gz")
-    assert "LanguageModel" in names
-    assert any(values)
-
-
-def test_a_folder_holds_one_run(parts: Parts, tmp_path: Path) -> None:
-    done(tmp_path, replace(parts, rounds=1))
+    assert "LanguageModel" in names and any(values)
     with pytest.raises(InputError, match="folder"):
         Run(tmp_path, parts).prepare()
     with pytest.raises(InputError, match="finished"):
-        Run(tmp_path, replace(parts, rounds=1)).prepare(resume=True)
+        Run(tmp_path, lists).prepare(resume=True)

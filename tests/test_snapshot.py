@@ -109,24 +109,19 @@ def test_names_are_looked_at_once():
     assert sum(looked_up) == 1
 
 
-def test_arrays_of_a_vocabulary_stay_as_they_are():
+def test_what_is_taken_of_a_vocabulary_stays_as_it_is():
     names = [f"f{i}" for i in range(2000)]
-    grown = Vocabulary()
-    taken = []
+    grown, taken = Vocabulary(), []
     for name in names:
         taken.append(grown.to_arrays())
         grown.intern([name])
     for size in range(0, len(names), 100):
         found = Vocabulary.from_arrays(taken[size])
         assert found.names(range(len(found))) == names[:size]
-
-
-def test_a_copy_of_a_vocabulary_grows_on_its_own():
-    first = Vocabulary([f"f{i}" for i in range(50)])
-    second = first.copy()
-    second.intern(["only here"])
-    assert second.names(range(51)) == [*first.names(range(50)), "only here"]
-    assert len(first) == 50 and "only here" not in first
+    copy = grown.copy()
+    copy.intern(["only here"])
+    assert copy.names(range(2001)) == [*names, "only here"]
+    assert len(grown) == 2000 and "only here" not in grown
 
 
 def both(given_weights):
@@ -160,38 +155,20 @@ def test_weights_are_read_by_the_readers_ids(given_weights, more):
             assert copy.read(mine, ids).tolist() == expected
 
 
-def test_reading_changes_nothing():
+def test_weights_are_read_as_they_are_now_and_frozen_ones_as_they_were():
     weights, *_ = both({"a": 1.0})
-    weights.read(Vocabulary(["b", "a", "c"]), np.arange(3))
+    frozen, mine = weights.frozen(), Vocabulary(["b", "a", "later"])
+    assert weights.read(mine, np.arange(3)).tolist() == [0, 1, 0]
+    # Reading changes nothing.
     assert weights.features.names(range(len(weights.features))) == ["LM", "a"]
-
-
-def test_a_name_that_becomes_known_is_read():
-    weights = Weights(["LM"])
-    mine = Vocabulary(["LM", "later"])
-    assert weights.read(mine, np.arange(2)).tolist() == [0, 0]
-    weights.set(["other", "later"], [1.0, 2.0])
-    assert weights.read(mine, np.arange(2)).tolist() == [0, 2]
-
-
-def test_frozen_weights_stay_as_they_are():
-    weights, *_ = both({"a": 1.0})
-    frozen = weights.frozen()
-    weights.set(["a", "b"], [2.0, 3.0])
-    reader = Vocabulary(["a", "b"])
-    assert frozen.read(reader, np.arange(2)).tolist() == [1, 0]
-
-
-def test_more_weights_than_names():
+    weights.set(["a", "later"], [2.0, 3.0])
+    assert weights.read(mine, np.arange(3)).tolist() == [0, 2, 3]
+    assert frozen.read(mine, np.arange(3)).tolist() == [0, 1, 0]
     with pytest.raises(ValueError, match="2 weights of 1 features"):
         FrozenWeights(Vocabulary(["a"]), np.ones(2))
-
-
-def test_weights_without_names():
-    weights = Weights.without_names(np.array([1.0, 2.0, 3.0]))
-    weights.grow()
-    assert len(weights) == 3
-    assert weights.read(None, np.array([2, 0])).tolist() == [3, 1]
+    unnamed = Weights.without_names(np.array([1.0, 2.0, 3.0]))
+    unnamed.grow()
+    assert unnamed.read(None, np.array([2, 0])).tolist() == [3, 1]
 
 
 def test_weights_take_names_over_in_their_order():

@@ -15,7 +15,6 @@ import pytest
 import short_example
 from commands import MODEL, Run, run_command
 
-from torchtune_smt.cli import COMMANDS
 from torchtune_smt.core.stopping import (
     Stopped,
     advice_when_stopped,
@@ -24,10 +23,6 @@ from torchtune_smt.core.stopping import (
 )
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-SCRIPTS = {
-    name: "train.py" if name == "train" else f"scripts/{name.replace('-', '_')}.py"
-    for name in COMMANDS
-}
 TUNE = [
     *MODEL,
     *["data.test=null", "tuner.epochs=40", "tuner.patience=null", "tuner.checkpoint_minutes=0"],
@@ -36,11 +31,16 @@ TUNE = [
 
 
 @pytest.fixture(autouse=True)
-def ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C interrupt, though a shell lets what it runs in the background ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+def handlers() -> Iterator[list[object]]:
+    """Those of the tests, which get them back.
+
+    Ctrl-C interrupts, though a shell lets what it runs in the background ignore it.
+    """
+    before = [signal.getsignal(s) for s in SIGNALS]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield [signal.default_int_handler, before[1]]
+    for s, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(s, handler)
 
 
 def python(*arguments: str | Path, cwd: Path, path: Path | None = None) -> subprocess.Popen[str]:
@@ -60,15 +60,6 @@ def python(*arguments: str | Path, cwd: Path, path: Path | None = None) -> subpr
 def interrupt(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
     time.sleep(1)
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[list[object]]:
-    """Those of the tests, which get them back."""
-    before = [signal.getsignal(s) for s in SIGNALS]
-    yield before
-    for s, handler in zip(SIGNALS, before, strict=True):
-        signal.signal(s, handler)
 
 
 @pytest.fixture(params=SIGNALS, ids=lambda number: number.name)
@@ -95,7 +86,33 @@ def test_whatever_exception_an_interrupt_becomes(
     assert [signal.getsignal(s) for s in SIGNALS] == [signal.SIG_IGN] * 2
 
 
-def test_errors_without_a_signal_stay_what_they_are(
+@pytest.mark.parametrize("kind", ["advised", "dropped"])
+def test_what_is_said_of_a_stop(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Advice from the inside wins; an interrupt that a finaliser drops comes again."""
+
+    class Dropping:
+        def __del__(self) -> None:
+            interrupt(signal.SIGINT)
+
+    def command() -> int:
+        if kind == "advised":
+            with advice_when_stopped(lambda: "outer"), advice_when_stopped(lambda: "go on with x"):
+                interrupt(signal.SIGINT)
+        thing = Dropping()
+        del thing
+        time.sleep(10)
+        return 0
+
+    assert run_stoppable("name", command) == 130
+    said = {"advised": "; go on with x", "dropped": ""}[kind]
+    assert capsys.readouterr().err == f"name: stopped{said}\n"
+    try:
+        raise_if_stopped()
+    except Stopped:
+        pytest.fail("an error of whatever comes next in this process would be a stop")
+
+
+def test_without_a_signal_all_stays_as_it_is(
     handlers: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command() -> int:
@@ -107,71 +124,14 @@ def test_errors_without_a_signal_stay_what_they_are(
     assert run_stoppable("name", lambda: 3) == 3
     assert [signal.getsignal(s) for s in SIGNALS] == handlers
     assert capsys.readouterr().err == ""
-
-
-def test_advice_is_in_the_line(capsys: pytest.CaptureFixture[str]) -> None:
-    def command() -> int:
-        with advice_when_stopped(lambda: "go on with x"):
-            try:
-                interrupt(signal.SIGINT)
-            except Stopped:
-                raise SystemError from None
-        return 0
-
-    assert run_stoppable("name", command) == 130
-    assert capsys.readouterr().err == "name: stopped; go on with x\n"
-
-
-def test_a_stop_ends_with_its_command() -> None:
-    def command() -> int:
-        interrupt(signal.SIGINT)
-        return 0
-
-    assert run_stoppable("name", command) == 130
-    try:
-        raise_if_stopped()
-    except Stopped:
-        pytest.fail("an error of whatever comes next in this process would be a stop")
-
-
-def test_advice_from_the_inside_wins(capsys: pytest.CaptureFixture[str]) -> None:
-    def command() -> int:
-        with advice_when_stopped(lambda: "outer"), advice_when_stopped(lambda: "inner"):
-            interrupt(signal.SIGINT)
-        return 0
-
-    assert run_stoppable("name", command) == 130
-    assert capsys.readouterr().err == "name: stopped; inner\n"
-
-
-def test_an_interrupt_that_a_finaliser_drops_comes_again(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    class Dropping:
-        def __del__(self) -> None:
-            interrupt(signal.SIGINT)
-
-    def command() -> int:
-        thing = Dropping()
-        del thing
-        time.sleep(10)
-        return 0
-
-    assert run_stoppable("name", command) == 130
-    assert capsys.readouterr().err == "name: stopped\n"
-
-
-def test_ignored_signals_stay_ignored() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert run_stoppable("name", lambda: os.kill(os.getpid(), signal.SIGINT) or 7) == 7
-
-
-def test_another_thread_than_the_main_one_may_run_a_command() -> None:
+    # In another thread than the main one, too; and ignored signals stay ignored.
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(run_stoppable("name", lambda: 5)))
     thread.start()
     thread.join()
     assert codes == [5]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert run_stoppable("name", lambda: os.kill(os.getpid(), signal.SIGINT) or 7) == 7
 
 
 def at_import(folder: Path, module: str, number: signal.Signals) -> Path:
@@ -189,33 +149,27 @@ def at_import(folder: Path, module: str, number: signal.Signals) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["train", "translate", "get-data"])
+@pytest.mark.parametrize("name", ["train", "translate", "get-data", "resume"])
 def test_while_modules_are_imported(
     name: str, number: signal.Signals, repository: Path, tmp_path: Path
 ) -> None:
-    module = {"get-data": "torchtune_smt.data.corpora", "train": "torch"}.get(name, "hydra.main")
+    """Of the console's command by Ctrl-C, and of the script by the other signal."""
+    module = {"get-data": "torchtune_smt.data.corpora", "translate": "hydra.main"}.get(
+        name, "torch"
+    )
+    more, said = (["resume=a run"], "; go on with resume='a run'") if name == "resume" else ([], "")
+    name = "train" if name == "resume" else name
     path = at_import(tmp_path, module, number)
     place = tmp_path / "place"
     place.mkdir()
+    script = "train.py" if name == "train" else f"scripts/{name.replace('-', '_')}.py"
     console = "import sys; from torchtune_smt.cli import main; sys.exit(main())"
-    command = ["-c", console, name] if number == signal.SIGINT else [repository / SCRIPTS[name]]
-    process = python(*command, cwd=place, path=path)
+    command = ["-c", console, name] if number == signal.SIGINT else [repository / script]
+    process = python(*command, *more, cwd=place, path=path)
     out, err = process.communicate(timeout=100)
-    assert (out, err) == ("", f"torchtune-smt {name}: stopped\n")
+    assert (out, err) == ("", f"torchtune-smt {name}: stopped{said}\n")
     assert process.returncode == 128 + number
     assert list(place.iterdir()) == []
-
-
-def test_before_a_run_is_opened_again(
-    number: signal.Signals, repository: Path, tmp_path: Path
-) -> None:
-    path = at_import(tmp_path, "torch", number)
-    process = python(repository / "train.py", "resume=a run", cwd=tmp_path, path=path)
-    assert process.communicate(timeout=100) == (
-        "",
-        "torchtune-smt train: stopped; go on with resume='a run'\n",
-    )
-    assert process.returncode == 128 + number
 
 
 def test_while_a_kernel_runs_that_returns_a_named_tuple(
