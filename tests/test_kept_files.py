@@ -46,20 +46,6 @@ def test_a_run_that_cannot_begin_leaves_the_one_before(run: Run, options: list[s
     assert contents(place / "kept_run") == before
 
 
-@pytest.mark.parametrize(
-    "name", ["train.log", "checkpoint.names", "tensorboard/mine", "lists/mine/iteration-7"]
-)
-def test_files_of_the_users_are_not_written_over(run: Run, name: str) -> None:
-    folder = run.place / "users" / name.replace("/", "_")
-    put(folder, {name: "mine\n"})
-    options = [*MODEL, *SMALL, f"hydra.run.dir={folder}", "data.test=null"]
-    for more in ([], ["overwrite=true"]):
-        outcome = run_command("train", *options, *more, folder=run.place)
-        assert outcome.code == 1
-        assert "is of no run, and one in this folder would write over it" in outcome.err
-        assert contents(folder) == {name: b"mine\n"}
-
-
 @pytest.fixture(scope="module")
 def two(run: Run) -> Path:
     """A folder with two runs, and files beside them."""

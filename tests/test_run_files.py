@@ -139,29 +139,42 @@ def test_a_command_that_goes_on_records_what_it_was_given(finished: Path) -> Non
     assert recorded_overrides(finished / "longer") == recorded
 
 
-def test_the_table_of_a_sweep_is_of_its_own_runs(finished: Path) -> None:
-    sweep = ["hydra.sweep.dir=again", "data.test=dev"]
-    run_command("train", "-m", *OPTIONS, *sweep, "optimizer.lr=0.1,0.2", folder=finished).check()
-    own = content(finished / "again")
-    outcome = run_command("train", "-m", *OPTIONS, *sweep, "optimizer.lr=0.3,0.4", folder=finished)
+def test_a_sweep_goes_on_when_a_run_fails_and_ends_with_a_table(finished: Path) -> None:
+    def sweep(*options: str) -> Outcome:
+        folder = ["hydra.sweep.dir=sweep", "data.test=dev"]
+        return run_command("train", "-m", *OPTIONS, *folder, *options, folder=finished)
+
+    def labels(out: str) -> list[str]:
+        return [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("| ")]
+
+    outcome = sweep("optimizer.lr=0.1,-1,0.2", "report=true")
     assert outcome.code == 1
-    assert "2 of 2 runs failed" in outcome.err
+    said = [line for line in outcome.out.splitlines() if line.startswith("run ")]
+    assert [line.split(":")[0] for line in said] == ["run 1", "run 2", "run 3"]
+    assert [f"optimizer.lr={lr}" in line for lr, line in zip((0.1, -1, 0.2), said, strict=True)]
+    # Behind the table and what is said of the report.
+    *_, report, last = outcome.err.splitlines()
+    assert report.startswith("report: ")
+    assert last.startswith("error: 1 of 3 runs failed: ") and "optimizer.lr=-1" in last
+    assert labels(outcome.out) == ["system", "optimizer.lr=0.1", "optimizer.lr=0.2"]
+    own = content(finished / "sweep")
+    assert sorted(path.name for path in (finished / "sweep").glob("*/")) == ["0", "2"]
+    # Another one in its folder fails, and has no table; unless it is written over.
+    outcome = sweep("optimizer.lr=0.3")
+    assert outcome.code == 1
+    assert "1 of 1 runs failed" in outcome.err
     assert "choose another hydra.sweep.dir (or hydra.sweep.subdir)" in outcome.err
-    assert "| system" not in outcome.out
-    after = content(finished / "again")
+    assert labels(outcome.out) == []
+    after = content(finished / "sweep")
     # Hydra's own, which nobody reads.
     for files in (own, after):
         del files["multirun.yaml"]
     assert after == own
-    more = ["optimizer.lr=0.4", "overwrite=true"]
-    outcome = run_command("train", "-m", *OPTIONS, *sweep, *more, folder=finished).check()
-    assert recorded_overrides(finished / "again" / "0")[-2:] == [
-        "optimizer.lr=0.4",
-        "overwrite=True",
-    ]
-    assert recorded_overrides(finished / "again" / "1")[-1] == "optimizer.lr=0.2"
-    assert "again/0" in outcome.out
-    assert "0.2" not in [line.split("|")[1] for line in outcome.out.splitlines() if "|" in line]
+    outcome = sweep("optimizer.lr=0.4", "overwrite=true").check()
+    recorded = [recorded_overrides(finished / "sweep" / name) for name in ("0", "2")]
+    assert recorded[0][-2:] == ["optimizer.lr=0.4", "overwrite=True"]
+    assert "optimizer.lr=0.2" in recorded[1] and "sweep/0" in outcome.out
+    assert "0.2" not in labels(outcome.out)
 
 
 def test_what_a_run_left_before_its_first_checkpoint_does_not_mix(
@@ -177,23 +190,6 @@ def test_what_a_run_left_before_its_first_checkpoint_does_not_mix(
     assert len(lines) == len(read_lines(finished / "done" / "metrics.jsonl"))
     assert '"bleu/dev": 1.0}' not in lines[0]
     assert not (tmp_path / "tensorboard" / "events.out.old").exists()
-
-
-def test_a_sweep_goes_on_when_a_run_fails_and_ends_with_a_table(finished: Path) -> None:
-    sweep = ["optimizer.lr=0.1,-1,0.2", "hydra.sweep.dir=failing", "data.test=dev", "report=true"]
-    outcome = run_command("train", "-m", *OPTIONS, *sweep, folder=finished)
-    assert outcome.code == 1
-    lines = outcome.out.splitlines()
-    said = [line for line in lines if line.startswith("run ")]
-    assert [line.split(":")[0] for line in said] == ["run 1", "run 2", "run 3"]
-    assert [f"optimizer.lr={lr}" in line for lr, line in zip((0.1, -1, 0.2), said, strict=True)]
-    # Behind the table and what is said of the report.
-    *_, report, last = outcome.err.splitlines()
-    assert report.startswith("report: ")
-    assert last.startswith("error: 1 of 3 runs failed: ") and "optimizer.lr=-1" in last
-    table = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
-    assert table == ["system", "optimizer.lr=0.1", "optimizer.lr=0.2"]
-    assert sorted(path.name for path in (finished / "failing").glob("*/")) == ["0", "2"]
 
 
 def test_a_folder_where_a_run_is_at_work(finished: Path, tmp_path: Path) -> None:
@@ -242,23 +238,28 @@ def test_emptying_touches_nothing_else(tmp_path: Path) -> None:
     assert set(content(tmp_path)) == {"weights.txt", "train.de", "moses.ini"}
 
 
-def test_files_of_the_users_own_are_not_written_over(finished: Path) -> None:
-    folder = finished / "foreign"
-    for name in ("config.yaml", "moses.ini", "a.translations.txt"):
-        path = folder / name
-        folder.mkdir()
-        path.write_text("mine")
-        with pytest.raises(InputError, match=f"{name}: is of no run"):
-            RunFolder(folder).check_foreign()
-        outcome = train(finished, "hydra.run.dir=foreign", "overwrite=true")
-        assert (outcome.code, outcome.out) == (1, "") and f"{name}: is of no run" in outcome.err
-        assert content(folder) == {name: b"mine"}
-        # Of a run that has not come far, or that is left alone in any case, it may be.
-        RunFolder(folder).check_foreign([path])
-        (folder / ".hydra").mkdir()
-        (folder / ".hydra" / "overrides.yaml").write_text("[]")
-        RunFolder(folder).check_foreign()
-        shutil.rmtree(folder)
+USERS = "config.yaml moses.ini a.translations.txt train.log metrics.jsonl checkpoint.names "
+USERS += "tensorboard/mine lists/iteration-1 lists/mine/iteration-7"
+
+
+@pytest.mark.parametrize("name", USERS.split())
+def test_files_of_the_users_own_are_not_written_over(tmp_path: Path, name: str) -> None:
+    path, own = tmp_path / name, RunFolder(tmp_path)
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text("mine")
+    with pytest.raises(InputError, match="is of no run, and one in this"):
+        own.check_foreign()
+    if name == "config.yaml":
+        for more in ([], ["overwrite=true"]):
+            outcome = train(tmp_path, f"hydra.run.dir={tmp_path}", *more)
+            assert (outcome.code, outcome.out) == (1, "") and "is of no run" in outcome.err
+            assert content(tmp_path) == {name: b"mine"}
+    # Of a run that has not come far, or that is left alone in any case, it may be.
+    if path.parent == tmp_path:
+        own.check_foreign([path])
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("[]")
+    own.check_foreign()
 
 
 @pytest.mark.parametrize(

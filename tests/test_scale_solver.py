@@ -12,7 +12,7 @@ from test_pro import sklearn_weights
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.samplers import AllPairs
-from torchtune_smt.tuners.grouping.tuner import ScaleSolver
+from torchtune_smt.tuners.grouping.tuner import scale_solver
 from torchtune_smt.tuners.mert import Mert
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.solver import wants_pairs
@@ -28,7 +28,7 @@ def test_all_sparse_weights_are_one_feature(seed, n):
     start = rng.normal(size=7)
     # Features without a weight have none afterwards.
     start[5] = 0.0
-    solver = ScaleSolver(Pro(AllPairs(), tolerance=1e-9), DENSE)
+    solver = scale_solver(Pro(AllPairs(), tolerance=1e-9), DENSE)
     assert wants_pairs(solver)
     found = solver.solve_pairs(rows_of(matrix), start, ()).weights
     sparse = matrix[:, DENSE:] @ start[DENSE:]
@@ -44,7 +44,7 @@ def test_weights_of_the_wrong_size_get_the_right_one():
     matrix = rng.normal(size=(20_000, true.size))
     matrix *= np.where(rng.random(20_000) < 1 / (1 + np.exp(-matrix @ true)), 1, -1)[:, None]
     start = np.concatenate([[0.0, 0.0], -5 * true[DENSE:]])
-    solver = ScaleSolver(Pro(AllPairs(), sigma=100.0), DENSE)
+    solver = scale_solver(Pro(AllPairs(), sigma=100.0), DENSE)
     found = solver.solve_pairs(rows_of(matrix), start, ()).weights
     np.testing.assert_allclose(found, true, rtol=0.1, atol=0.05)
 
@@ -54,7 +54,7 @@ def test_the_start_is_found_again():
     rng = np.random.default_rng(6)
     matrix = rng.normal(size=(200, 6))
     best = Pro(AllPairs(), sigma=1e4, tolerance=1e-9).solve_pairs(rows_of(matrix), np.zeros(6), ())
-    solver = ScaleSolver(Pro(AllPairs(), sigma=1e4, tolerance=1e-9), DENSE)
+    solver = scale_solver(Pro(AllPairs(), sigma=1e4, tolerance=1e-9), DENSE)
     found = solver.solve_pairs(rows_of(matrix), best.weights, ())
     np.testing.assert_allclose(found.weights, best.weights, rtol=1e-3, atol=1e-5)
 
@@ -65,7 +65,7 @@ def test_mert_tunes_the_factor_of_any_number_of_weights():
     start = np.concatenate([[1.0, 1.0], generator.normal(size=60)])
     with pytest.raises(InputError, match="62 features"):
         Mert(max_features=50).solve(lists, start, (1,))
-    found = ScaleSolver(Mert(max_features=3), DENSE).solve(lists, start, (1,))
+    found = scale_solver(Mert(max_features=3), DENSE).solve(lists, start, (1,))
     factor = found.weights[DENSE:] / start[DENSE:]
     np.testing.assert_allclose(factor, factor[0], rtol=1e-12)
     # The same three features, made by hand.
@@ -81,6 +81,6 @@ def test_mert_tunes_the_factor_of_any_number_of_weights():
 def test_without_sparse_weights_dense_ones_are_tuned():
     matrix = np.random.default_rng(8).normal(size=(30, 5))
     start = np.concatenate([np.ones(DENSE), np.zeros(3)])
-    found = ScaleSolver(Pro(AllPairs()), DENSE).solve_pairs(rows_of(matrix), start, ())
+    found = scale_solver(Pro(AllPairs()), DENSE).solve_pairs(rows_of(matrix), start, ())
     expected = sklearn_weights(matrix[:, :DENSE], 1.0)
     np.testing.assert_allclose(found.weights, [*expected, 0, 0, 0], rtol=1e-4, atol=1e-5)

@@ -201,7 +201,15 @@ class Mixing(Strategy):
         return ShardTuner(work.weights, work.sentences, parts, self, work.engine, labels)
 
 
-class Mix(Mixing):
+class IterMix(Mixing):
+    """IterMixSGD, Algorithm 3: the mean over shards after each epoch is where all go on from."""
+
+    def combine(self, columns: Columns) -> Float64:
+        """Return the mean over shards."""
+        return columns.mean()
+
+
+class Mix(IterMix):
     """MixSGD, Algorithm 2: shards never hear of each other; what counts is the mean of all.
 
     The paper's result is the mean over the ends of all epochs, too: tuner.result=average. The state
@@ -209,18 +217,6 @@ class Mix(Mixing):
     """
 
     resends: ClassVar[bool] = False
-
-    def combine(self, columns: Columns) -> Float64:
-        """Return the mean over shards."""
-        return columns.mean()
-
-
-class IterMix(Mixing):
-    """IterMixSGD, Algorithm 3: the mean over shards after each epoch is where all go on from."""
-
-    def combine(self, columns: Columns) -> Float64:
-        """Return the mean over shards."""
-        return columns.mean()
 
 
 class IterSel(Mixing):

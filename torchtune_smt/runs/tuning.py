@@ -41,7 +41,7 @@ from torchtune_smt.tuners.grouping.steps import (
     StepsResult,
     compute_here,
 )
-from torchtune_smt.tuners.grouping.tuner import ScaleSolver
+from torchtune_smt.tuners.grouping.tuner import scale_solver
 from torchtune_smt.tuners.sentences import Evaluated, evaluate_by
 from torchtune_smt.tuners.solver import Solver
 from torchtune_smt.tuners.start import PulledFeatures, features_there
@@ -340,7 +340,7 @@ class Tuning:
         weights = task.weights
         if not resumed and not bool(weights.parameter[weights.n_dense :].any()):
             raise _nothing_to_scale()
-        return ScaleSolver(self._solver, weights.n_dense)
+        return scale_solver(self._solver, weights.n_dense)
 
     def _group_learning(self) -> GroupLearner:
         """Return how groups are learnt, with OSCAR's d unless lists tell it."""

@@ -5,7 +5,7 @@ from torchtune_smt.tuners.grouping.groups import FeatureGroups, read_groups, sav
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 from torchtune_smt.tuners.grouping.steps import GroupLearning, MixedLearning
-from torchtune_smt.tuners.grouping.tuner import GroupedSolver, GroupingTuner, ScaleSolver
+from torchtune_smt.tuners.grouping.tuner import GroupedSolver, GroupingTuner, scale_solver
 
 __all__ = [
     "BatchLearning",
@@ -17,7 +17,7 @@ __all__ = [
     "LearntGroups",
     "MixedLearning",
     "PreparedLearning",
-    "ScaleSolver",
     "read_groups",
     "save_groups",
+    "scale_solver",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
@@ -36,14 +35,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SolverOfGroups(ABC):
-    """Finds one weight for each group of features, with a solver that sees groups as features."""
+class GroupedSolver:
+    """Finds one weight for each group of features, with a solver that sees groups as features.
+
+    groups: features in none of them get weight 0; or returns them, given the weights so far
+        (float64 [D]).
+    """
 
     solver: Solver
-
-    @abstractmethod
-    def groups_of(self, start: Float64) -> FeatureGroups:
-        """Return the groups, given the weights so far."""
+    groups: FeatureGroups | Callable[[Float64], FeatureGroups]
 
     @property
     def takes_pairs(self) -> bool:
@@ -71,29 +71,14 @@ class SolverOfGroups(ABC):
     def _unpacked(
         self, rows: Rows, start: Float64, solve: Callable[[Rows, Float64], Solution]
     ) -> Solution:
-        groups = self.groups_of(start)
+        groups = self.groups(start) if callable(self.groups) else self.groups
         solution = solve(groups.project(rows, start.size), groups.mean(start))
         found = checked_solution(solution, self.solver, len(groups))
         return replace(found, weights=groups.unpack(found.weights, start.size))
 
 
-@dataclass(frozen=True)
-class GroupedSolver(SolverOfGroups):
-    """Finds one weight for each of some groups of features.
-
-    groups: features in none of them get weight 0.
-    """
-
-    groups: FeatureGroups
-
-    def groups_of(self, start: Float64) -> FeatureGroups:
-        """See `SolverOfGroups`."""
-        return self.groups
-
-
-@dataclass(frozen=True)
-class ScaleSolver(SolverOfGroups):
-    """Finds dense weights, and one factor of all sparse weights, whose ratios stay as they are.
+def scale_solver(solver: Solver, n_dense: int) -> GroupedSolver:
+    """Return what finds dense weights, and one factor of all sparse ones, which keep their ratios.
 
     To the solver, Σ_j w_j H_j over sparse features is one feature, whose weight is 1 at the start
     of each iteration.
@@ -101,14 +86,13 @@ class ScaleSolver(SolverOfGroups):
     n_dense: ids below it are dense features.
     """
 
-    n_dense: int
-
-    def groups_of(self, start: Float64) -> FeatureGroups:
-        """See `SolverOfGroups`."""
+    def groups(start: Float64) -> FeatureGroups:
         together = np.where(start != 0.0, 0, -1)
         factor = np.where(start != 0.0, start, 1.0)
-        factor[: self.n_dense] = 1.0
-        return FeatureGroups.of(together, self.n_dense, factor=factor)
+        factor[:n_dense] = 1.0
+        return FeatureGroups.of(together, n_dense, factor=factor)
+
+    return GroupedSolver(solver, groups)
 
 
 # Features that a message names, at most.
