@@ -10,16 +10,18 @@ import logging
 import pickle
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import yaml
+from hydra._internal import config_loader_impl as loader
+from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.hydra import Hydra
 
 from torchtune_smt.cli import _main_of
-from torchtune_smt.core.resources import EXAMPLE, example_folder
+from torchtune_smt.core.resources import EXAMPLE, config_folder, example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Preprocessor
@@ -58,7 +60,6 @@ def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
         _logging(),
         mock.patch.object(Hydra, "get_mode", _mode),
         mock.patch.object(Preprocessor, "tokens", _tokens),
-        mock.patch.object(yaml, "load", _load),
     ):
         try:
             code = main()
@@ -77,7 +78,13 @@ def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
 # A command reads and composes much that others have read before: most of the time of hundreds of
 # short ones would go into that.
 _get_mode, _split, _parse = Hydra.get_mode, Preprocessor.tokens, yaml.load
+_list, _merge = (
+    loader.create_defaults_list,
+    loader.ConfigLoaderImpl._compose_config_from_defaults_list,
+)
 _parsed: dict[tuple[str, str], bytes] = {}
+_lists: dict[tuple[Any, ...], DefaultsList] = {}
+_merged: dict[int, bytes] = {}
 _known: dict[tuple[Preprocessor, str], list[str]] = {}
 
 
@@ -96,6 +103,36 @@ def _load(stream: Any, Loader: type) -> Any:
             stream.seek(0)
         _parsed[known] = pickle.dumps(_parse(stream, Loader))
     return pickle.loads(_parsed[known])
+
+
+def _defaults_list(repo: Any, overrides_list: list[Any], **how: Any) -> DefaultsList:
+    """Find the files of each choice of groups once, where all of them are the package's own."""
+    found = Overrides(repo=repo, overrides_list=overrides_list)
+    if not {source.path for source in repo.get_sources()} <= {
+        "hydra.conf",
+        str(config_folder()),
+        "",
+    }:
+        return _list(repo=repo, overrides_list=overrides_list, **how)
+    chosen = [o.input_line for o in overrides_list if o not in found.config_overrides]
+    known = *how.values(), *chosen
+    if known not in _lists:
+        _lists[known] = _list(repo=repo, overrides_list=overrides_list, **how)
+    return replace(_lists[known], config_overrides=found.config_overrides)
+
+
+def _merge_once(self: Any, defaults: list[Any], repo: Any) -> Any:
+    """Merge these files once."""
+    if not any(defaults is one.defaults for one in _lists.values()):
+        return _merge(self, defaults, repo)
+    if id(defaults) not in _merged:
+        _merged[id(defaults)] = pickle.dumps(_merge(self, defaults, repo))
+    return pickle.loads(_merged[id(defaults)])
+
+
+yaml.load = _load
+loader.create_defaults_list = _defaults_list
+loader.ConfigLoaderImpl._compose_config_from_defaults_list = _merge_once
 
 
 def _tokens(self: Preprocessor, line: str) -> list[str]:

@@ -233,32 +233,19 @@ OPTIONS = {
     "data=nonsense": "there is no data=nonsense; choose of example, files, fisher, multi30k",
     "nonsense": "missing EQUAL",
     "init=file": "init.file is missing; give it with init.file=VALUE",
-    "seed=-1": "seed must be a whole number from 0 to 2^63 - 1, not -1",
-    "threads=0": "threads must be a whole number, 1 or more, or null, not 0",
-    "lm=none": "lm must be folds or full, not 'none'",
-    "model.order=9": "model.order must be a whole number, 1 or more (up to 6), not 9",
     "model.discount_fallback=[1]": "model: discount_fallback must be 3 numbers",
-    "model.discount_fallback=[1,a,3]": "model: '<' not supported between instances of",
     "init.values.EgivenF=nan": "init.values must be names with finite numbers",
-    "decoder.k=0": "decoder.k must be a whole number, 1 or more",
-    "tuner.batch_size=true": "tuner.batch_size must be a whole number, 1 or more, not True",
     "decoder.k=9223372036854775808": "decoder.k must be a whole number, 1 or more (up to 1,07",
     "loss=null": "error: Config group override must be a string or a list. Got NoneType: loss=null",
     "experiment=null": "experiment=null names no choice; leave it out, or see --help",
     "~loss": "~loss: loss cannot be taken away; give it another value, as in loss=VALUE",
-    "~seed": "~seed: seed cannot be taken away",
-    "~init.values": "~init.values: init.values cannot be taken away",
     "~tuner.result": "~tuner.result: tuner.result cannot be taken away",
     "~features.templates": "~features.templates: features.templates cannot be taken away",
     "callbacks=[1]": "callbacks must be a list of classes, as in [{_target_:my_module.MyClass}]",
     "hydra.run.dir=": "hydra.run.dir= names no folder; name one, or leave it out",
-    "hydra.run.dir=''": "hydra.run.dir='' names no folder",
-    "sampler.pairs=0": "sampler.pairs must be a whole number, 1 or more, not 0",
-    "optimizer.lr=0": "optimizer.lr must be a number above 0, not 0",
     "metric._target_=nowhere.Metric": "metric: nowhere.Metric: there is no such class, as there",
     "metric._target_=builtins.dict": "metric: dict has no 'bind'",
     "features.templates=[3]": "features.templates must be a list of classes, as in [{_target_:my_",
-    "features.templates=[rule_id]": "features.templates must be a list of classes, as in [{",
     "features.templates=[{_target_:builtins.dict}]": "features.templates: dict has no 'name'",
     "features.templates=[{_target_:torchtune_smt.features.RuleId,min_count:a}]": (
         "features.templates[0].min_count must be a whole number, not 'a'"
@@ -269,7 +256,6 @@ OPTIONS = {
     "features.templates=[{_target_:torchtune_smt.features.RuleId,least:1}]": (
         "features.templates: RuleId.__init__() got an unexpected keyword argument 'least'"
     ),
-    "features.templates=RuleId": "features.templates must be a list of classes, as in [",
 }
 
 
@@ -283,14 +269,11 @@ def test_bad_options(tmp_path: Path, option: str) -> None:
     [
         (["translate", "input=a"], "weights is missing; give it with weights=VALUE"),
         (["translate", "weights=w"], "input is missing; give it with input=VALUE"),
-        (["translate", "weights=w", "input=a", "n_best=0"], "n_best must be a whole number, 1"),
         (["translate", "weights=w", "input=a", "beam=3"], "there is no option beam"),
         (["translate", "weights=w", "input=a", "detokenize=x"], "detokenize must be true or false"),
         (["translate", "weights=w", "input=a", "capitalize=true"], "change nothing without deto"),
         (["evaluate"], "systems is missing; give it with systems=VALUE"),
         (["evaluate", "systems=a", "split=devtest"], "split must be train or dev or test"),
-        (["compare", "systems=a", "split=folders"], "split must be train or dev or test"),
-        (["analyse", "analysis=explain", "systems=[a,b]", "split=tset"], "split must be train or"),
         (["evaluate", "systems=[]"], "systems is an empty list of files; name one file at least"),
         (["evaluate", "systems={a:[]}"], "systems.a is an empty list of files; name one file"),
         (["evaluate", "systems={}"], "systems={} names no system; name one at least"),
@@ -302,7 +285,6 @@ def test_bad_options(tmp_path: Path, option: str) -> None:
         (["evaluate", "systems=a"], "a: no such file; check the path"),
         (["evaluate", "systems=a", "metrics=[comet]"], "metrics has 'comet'; choose of bleu, chrf"),
         (["evaluate", "systems=a", "test=t"], "test must be bootstrap or randomization, not 't'"),
-        (["evaluate", "systems=a", "samples=-1"], "samples must be a whole number, 1 or more"),
         (["build_model", "data=nonsense"], "there is no data=nonsense; choose of example"),
         (["build_model", "model.counts=some"], "model.counts must be shared or occurrences"),
     ],
@@ -406,13 +388,6 @@ def test_remarks_of_readers_are_no_results(tmp_path: Path) -> None:
     outcome = run_command(*EVALUATE[:2], *DATA, "split=test", folder=tmp_path).check()
     assert "warning: test: 2 sentences, 1 lines dropped (1 empty)\n" in outcome.err
     assert "dropped" not in outcome.out and "BLEU" in outcome.out
-
-
-def test_metrics_tokenizers_and_seeds_of_evaluate(tmp_path: Path) -> None:
-    write(tmp_path, {})
-    check(tmp_path, [*EVALUATE, "tokenize=words"], "unknown tokenizer 'words': choose one of")
-    bad = ["evaluate", "systems=[system,dev.de]", "references=dev.en", "seed=-1"]
-    check(tmp_path, bad, "seed must be a whole number from 0 to 2^63 - 1, not -1")
 
 
 def test_tuning_that_diverges_is_stopped(run: Run) -> None:

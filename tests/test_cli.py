@@ -98,21 +98,6 @@ def test_metrics_and_tensorboard_events(run: Run) -> None:
         assert len(found) >= 2
 
 
-def test_sample_translations(run: Run) -> None:
-    events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
-    texts = events.Tensors("translations/text_summary")
-    assert [event.step for event in texts] == [0, 30, 60]
-    sources = example_source("dev")
-    lines = read_lines(run.folder / "dev.translations.txt")
-    before, *after = (event.tensor_proto.string_val[0].decode() for event in texts)
-    assert len({before, *after}) > 1
-    kept = after[int(run.metrics()[-1]["best_epoch"]) - 1]
-    for i in (0, 7, 14, 21, 29):
-        for text in (before, kept):
-            assert f"source       {sources[i]}\n" in text
-        assert f"translation  {lines[i]}\n" in kept
-
-
 def test_weights_are_those_of_the_best_epoch(run: Run) -> None:
     scores = [line["bleu/dev"] for line in run.metrics() if "bleu/dev" in line][1:]
     assert run.metrics()[-1]["bleu/dev_tuned"] == max(scores)
@@ -221,18 +206,6 @@ def test_lists_of_the_best_translations(run: Run) -> None:
     assert first == read_lines(run.folder / "test.translations.txt")
 
 
-def test_text_as_people_write_it(whole_place: Path) -> None:
-    run = train(whole_place, "first")
-    (whole_place / "in").write_text("Wo ist der Bahnhof?\nGUTEN MORGEN!\n")
-    raw = ["data.lowercase=true", "data.tokenize=true", f"input={whole_place / 'in'}"]
-    words = translate(run, *raw).splitlines()
-    text = translate(run, *raw, "detokenize=true", "capitalize=true").splitlines()
-    assert words[0].endswith(" ?")
-    assert text[0].endswith(words[0][-3] + "?")
-    assert text[0][0] == words[0][0].upper()
-    assert text[1] == "Good morning!"
-
-
 def test_each_line_of_the_standard_input_is_answered(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,16 +299,6 @@ def test_bad_lines_and_lists(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("copy", "error"):
         outcome = run_command("translate", *arguments, f"on_error={value}", folder=run.place)
         assert outcome.code == 1 and "on_error" in outcome.err
-
-
-def test_a_standard_input_without_line_ends_is_refused(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipe(monkeypatch, b"der zug " * 30_000)
-    outcome = run_command("translate", f"weights={run.weights}", "input=-", folder=run.place)
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    message = "error: standard input:1: has 60000 words, and at most 1000 are decoded; split the "
-    assert outcome.err.startswith(message)
 
 
 def test_text_as_people_type_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,32 +415,6 @@ def test_the_model_is_the_one_of_the_run(run: Run, place: Path) -> None:
     assert other.err == "error: nowhere: no such file; check the path\n"
 
 
-TEMPLATE = """
-class LongRule:
-    name = "long_rule"
-
-    def features(self, source, target):
-        return ["long_rule:yes"] if len(source) > 3 else []
-"""
-
-
-def test_a_template_from_a_file_in_the_current_folder(run: Run, place: Path) -> None:
-    (place / "my_templates.py").write_text(TEMPLATE)
-    template = "features.templates=[{_target_:my_templates.LongRule}]"
-    own = train(place, "own_template", template)
-    names, _ = read_weights(own.weights)
-    assert len(names) == 13
-    assert "long_rule:yes" in names
-    arguments = [f"weights={own.weights}", f"input={EXAMPLE / 'test.de'}"]
-    refused = run_command("translate", *arguments, folder=place)
-    assert refused.code == 1
-    assert refused.err.count("\n") == 1
-    assert "the run has features.templates=[" in refused.err
-    assert "give this override again" in refused.err
-    again = run_command("translate", *arguments, template, folder=place).check()
-    assert again.out == (own.folder / "test.translations.txt").read_text()
-
-
 # The user's own files
 
 
@@ -571,22 +508,6 @@ def test_every_configuration_composes(choice: str) -> None:
             arguments = {name: part[name] for name in part if name not in later}
             assert not isinstance(instantiate(arguments, **counted), DictConfig)
     assert callable(instantiate(config.optimizer, _partial_=True))
-
-
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("train", []),
-        ("build_model", []),
-        ("translate", ["weights=a", "input=b"]),
-        ("evaluate", ["systems=[a]"]),
-        ("compare", ["systems=[a]"]),
-    ],
-)
-def test_every_command_composes(name: str, given: list[str]) -> None:
-    config = composed(name, *given)
-    assert not OmegaConf.missing_keys(config)
-    check_options(config)
 
 
 def test_options_of_ones_own_classes_are_their_own_business() -> None:

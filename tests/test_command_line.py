@@ -94,17 +94,6 @@ def test_the_folder_of_configurations_of_translate_and_resume(
     assert run_command("translate", *arguments, folder=place).check().out == expected
 
 
-@pytest.mark.parametrize("command", ["build_model", "evaluate", "rerank"])
-def test_flags_of_all_commands(tmp_path: Path, command: str) -> None:
-    needed = {"evaluate": ["systems=a"], "rerank": ["weights=a", "input=b"]}
-    given = [*needed.get(command, []), "hydra.job.name=mine"]
-    for at in range(len(given) + 1):
-        arguments = [*given[:at], "--cfg", "job", *given[at:]]
-        shown = run_command(command, *arguments, folder=tmp_path).check().out
-        assert shown == run_command(command, *given, "--cfg", "job", folder=tmp_path).check().out
-    assert not list(tmp_path.iterdir())
-
-
 def test_another_configuration(place: Path, run: Run) -> None:
     (place / "more").mkdir()
     text = "defaults:\n- train\n- _self_\nseed: 77\n"

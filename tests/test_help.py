@@ -9,7 +9,7 @@ import pytest
 from commands import run_command
 
 from torchtune_smt.cli import main
-from torchtune_smt.cli.help import NEVER, help_text, option_names, read_sentences
+from torchtune_smt.cli.help import NEVER, help_text, read_sentences
 from torchtune_smt.core.resources import config_folder
 
 TUNERS = "auto, batch, grouping, mert, mira, online, pro, stochastic"
@@ -45,25 +45,18 @@ def test_sentences_of_a_file(tmp_path: Path) -> None:
 
 
 def test_what_a_command_uses() -> None:
+    """Options that it would refuse are not shown, nor those of choices that are not made."""
     text = help_text("translate", "torchtune-smt translate")
     assert text.startswith("usage: torchtune-smt translate [OPTION=VALUE ...]\n")
-    assert "  input=???\n      A file (plain or .gz), one sentence a line; -: the" in text
     assert "  decoder.k=100\n      Length of the k-best lists.\n" in text
     assert not re.search(r"tuner\.|loss|optimizer|regularizer|init\.|overwrite|hydra\.", text)
-    refused = [name for name in NEVER if re.search(rf"^  {re.escape(name)}=", text, re.M)]
-    assert not refused
-    assert "  data.train=train\n      Sets: their names in these folders" in text
+    assert not [name for name in NEVER if re.search(rf"^  {re.escape(name)}=", text, re.M)]
     text = help_text("train", "train.py", ["tuner=pro"])
     assert "  tuner.solver.sigma=1.0\n      Of the Gaussian prior of all weights" in text
     assert "  tuner.epochs=" not in text
-    assert "  resume=null\n" in text
-    text = help_text("rerank", "rerank")
-    assert "  mbr_scale=1.0\n" in text
-    assert "data." not in text
-    assert all(len(line) <= 80 or line.startswith("python ") for line in text.splitlines())
     text = help_text("build_model", "build-model")
-    assert "unless you say otherwise:\n\ndata=example\n" in text
     assert "data.train=" in text and not re.search(r"data\.(dev|test)=", text)
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_choices_of_a_folder_of_ones_own(tmp_path: Path) -> None:
@@ -121,27 +114,6 @@ def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trian"]) == 2
     expected = "torchtune-smt: there is no command 'trian'; did you mean train?\n"
     assert capsys.readouterr().err.startswith(expected)
-
-
-def test_names_of_options() -> None:
-    names = option_names()
-    assert {"tuner", "tuner.epochs", "tuner.solver.sigma", "seed", "n_best", "systems"} <= names
-    assert not [name for name in names if name.startswith(("hydra", "defaults"))]
-
-
-def test_a_tokeniser_that_is_not_installed(tmp_path: Path) -> None:
-    import importlib.util
-
-    if importlib.util.find_spec("MeCab") is not None:
-        pytest.skip("MeCab is installed")
-    (tmp_path / "a").write_text("the dog\n")
-    options = ["systems=[a]", "references=[a]", "tokenize=ja-mecab"]
-    outcome = run_command("evaluate", *options, folder=tmp_path)
-    assert outcome.code == 1
-    assert outcome.err == (
-        "error: tokenize=ja-mecab needs a package that is not installed; install it with: pip "
-        "install sacrebleu[ja]\n"
-    )
 
 
 @pytest.mark.parametrize("script", ["train.py", "scripts/rerank.py"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -16,102 +17,73 @@ import pytest
 import torchtune_smt
 from torchtune_smt.lm import DISCOUNT_FALLBACK, estimate, write_arpa
 
-# Runs a command in a process of its own, and prints the top-level modules that it has imported.
+# Runs commands in a process of their own, and prints after each which modules have been imported.
 SCRIPT = """
-import sys
+import json, sys
 from torchtune_smt.cli import main
-try:
-    code = main(sys.argv[1:])
-except SystemExit as error:
-    code = error.code
-print("imported", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
-sys.exit(code)
+for command in json.loads(sys.argv[1]):
+    try:
+        code = main(command)
+    except SystemExit as error:
+        code = error.code
+    assert not code, command
+    print("imported", *{name.partition(".")[0] for name in sys.modules}, file=sys.stderr)
 """
 HEAVY = {"torch", "tensorboard", "sacremoses", "thot", "PIL", "matplotlib"}
+NUMBERS = {"numba", "numpy", "scipy"}
+HELP = ["train", "build-model", "translate", "rerank", "tune", "evaluate", "compare", "analyse"]
+RERANK = "rerank weights=w input=list output=out"
+TRANSLATE = """translate data.tokenize=false data.normalize=false model=files model.grammar=grammar
+    model.language_model=lm.arpa weights=weights input=input output=out"""
+SCORES = "systems=[out] references=[out] samples=10"
+# Commands of one process: what a later one does not import, the earlier ones do not, either.
+PROCESSES: dict[str, list[tuple[str, set[str]]]] = {
+    "help": [
+        ("--help", HEAVY | NUMBERS | {"hydra"}),
+        *((f"{command} --help", HEAVY | NUMBERS) for command in HELP),
+    ],
+    "plot": [("plot run --output run.svg", {"torch", "tensorboard", "sacrebleu", "numba"})],
+    "others": [
+        (RERANK, HEAVY | {"sacrebleu"}),
+        (TRANSLATE, HEAVY | {"sacrebleu"}),
+        ("analyse overlap w weights", HEAVY),
+        *((f"{command} {SCORES}", HEAVY) for command in ("evaluate", "compare")),
+    ],
+}
+FILES = {
+    "run/metrics.jsonl": '{"step": 0, "bleu/dev": 1.0}\n',
+    "list": "0 ||| the dog ||| LM= -1 ||| -1\n0 ||| a dog ||| LM= -2 ||| -2\n",
+    "w": "LM_0 -1\n",
+    "grammar": "[X] ||| der hund ||| the dog ||| Count=1\n[X] ||| eine ||| a ||| Count=1\n",
+    "weights": "LanguageModel 1\nWordPenalty -1\nCount 1\n",
+    "input": "der hund\n",
+}
 
 
-def imported(repository: Path, folder: Path, *arguments: str) -> set[str]:
+@pytest.mark.parametrize("name", PROCESSES)
+def test_what_a_command_does_not_need_is_not_imported(
+    name: str, repository: Path, tmp_path: Path
+) -> None:
+    for path, content in FILES.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(content)
+    text = [["the", "dog"], ["the", "cat"], ["a", "dog"]] * 5
+    write_arpa(tmp_path / "lm.arpa", estimate(text, 2, DISCOUNT_FALLBACK))
+    commands = json.dumps([command.split() for command, _ in PROCESSES[name]])
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        cwd=folder,
+        [sys.executable, "-c", SCRIPT, commands],
+        cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(repository)},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    last = done.stderr.splitlines()[-1].split()
-    assert last[0] == "imported"
-    return set(last[1:])
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["train", "build-model", "translate", "rerank", "tune", "evaluate", "compare", "analyse"],
-)
-def test_help_needs_hydra_alone(command: str, repository: Path, tmp_path: Path) -> None:
-    found = imported(repository, tmp_path, command, "--help")
-    assert "hydra" in found
-    assert not found & (HEAVY | {"numba", "numpy", "scipy"})
-
-
-def test_the_list_of_commands_needs_nothing(repository: Path, tmp_path: Path) -> None:
-    assert not imported(repository, tmp_path, "--help") & (HEAVY | {"numba", "numpy", "hydra"})
-
-
-@pytest.mark.parametrize("command", ["evaluate", "compare"])
-def test_evaluate(repository: Path, tmp_path: Path, command: str) -> None:
-    (tmp_path / "a").write_text("the dog\n")
-    found = imported(repository, tmp_path, command, "systems=[a]", "references=[a]", "samples=10")
-    assert not found & HEAVY
-
-
-def test_plot(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "bleu/dev": 1.0}\n')
-    found = imported(repository, tmp_path, "plot", "run", "--output", "run.svg")
-    assert not found & {"torch", "tensorboard", "sacrebleu", "numba"}
-
-
-def test_analyse(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("rule_id:a~b 1.0\n")
-    (tmp_path / "b").write_text("rule_id:a~b 2.0\n")
-    found = imported(repository, tmp_path, "analyse", "overlap", "a", "b")
-    assert not found & HEAVY
-
-
-def test_rerank(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "list").write_text(
-        "0 ||| the dog ||| LM= -1 ||| -1\n0 ||| a dog ||| LM= -2 ||| -2\n"
-    )
-    (tmp_path / "weights").write_text("LM_0 -1\n")
-    found = imported(repository, tmp_path, "rerank", "weights=weights", "input=list", "output=out")
-    assert not found & (HEAVY | {"sacrebleu"})
-    assert (tmp_path / "out").read_text() == "a dog\n"
-
-
-def test_translate(repository: Path, tmp_path: Path) -> None:
-    text = [["the", "dog"], ["the", "cat"], ["a", "dog"]] * 5
-    write_arpa(tmp_path / "lm.arpa", estimate(text, 2, DISCOUNT_FALLBACK))
-    rules = ["[X] ||| der hund ||| the dog ||| Count=1", "[X] ||| eine ||| a ||| Count=1"]
-    (tmp_path / "grammar").write_text("\n".join(rules) + "\n")
-    (tmp_path / "weights").write_text("LanguageModel 1\nWordPenalty -1\nCount 1\n")
-    (tmp_path / "input").write_text("der hund\n")
-    found = imported(
-        repository,
-        tmp_path,
-        "translate",
-        "data.tokenize=false",
-        "data.normalize=false",
-        "model=files",
-        "model.grammar=grammar",
-        "model.language_model=lm.arpa",
-        "weights=weights",
-        "input=input",
-        "output=out",
-    )
-    assert not found & (HEAVY | {"sacrebleu"})
-    assert (tmp_path / "out").read_text() == "the dog\n"
+    lines = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("imported ")]
+    for found, (command, never) in zip(lines, PROCESSES[name], strict=True):
+        assert found and not never & {*found}, command
+    if name == "others":
+        assert (tmp_path / "out").read_text() == "the dog\n"
 
 
 def test_only_what_needs_tensors_imports_torch(repository: Path) -> None:

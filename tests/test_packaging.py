@@ -11,27 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtune_smt.cli import COMMANDS, main
-from torchtune_smt.core.resources import config_folder, example_folder
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    output = capsys.readouterr().out
-    for name in COMMANDS:
-        assert f"  {name} " in output
-
-
-def test_no_command_and_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert main(["tuned"]) == 2
-    assert "there is no command 'tuned'" in capsys.readouterr().err
-
-
-def test_resources_are_found_in_the_repository(repository: Path) -> None:
-    assert config_folder() == repository / "conf"
-    assert config_folder().is_dir()
-    assert example_folder().is_dir()
+from torchtune_smt.core.resources import example_folder
 
 
 def test_what_is_imported_is_required(repository: Path) -> None:

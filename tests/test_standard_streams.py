@@ -96,13 +96,6 @@ def test_arguments_longer_than_names_of_files(run: Run, arguments: list[str]) ->
     assert found.err.startswith("error: ") and found.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("line", [f"$PYTHON $SCRIPTS/plot.py {LONG}", f"$TRAIN resume={LONG}"])
-def test_they_are_refused_by_all_commands_alike(repository: Path, run: Run, line: str) -> None:
-    found = command(repository, run.place, line)
-    assert found.returncode == 1
-    assert found.stderr.startswith(b"error: ") and found.stderr.count(b"\n") == 1
-
-
 def test_words_longer_than_names_of_files(run: Run) -> None:
     words = ",".join(f"word{number}" for number in range(101))
     run_command("analyse", "spellings", "first", f"words=[{words}]", folder=run.place).check()
