@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from optim_reference import prox, soft
 from test_optimizers import CASES
 
-from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, AdaGrad, CumulativeL1
+from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, Oscar
 
 pytestmark = pytest.mark.usefixtures("replayed_gradients")
@@ -248,6 +248,8 @@ def test_the_prox_of_rows(seed, strength, each):
         (lambda p: AdaGrad([p], regularizer=GroupLasso()), "rowwise=True"),
         (lambda p: FTRL([p[0]], regularizer=Oscar()), "separable"),
         (lambda p: FOBOS([p], regularizer=Oscar()), "vector"),
+        (lambda p: FobosOscar([p[0].half()], regularizer=Oscar()), "float16"),
+        (lambda p: FobosOscar([p[0].to("meta")], regularizer=Oscar()), "meta"),
         (lambda p: AdaGrad([p.to(torch.int64)]), "int64"),
         (lambda p: AdaGrad([p.to("meta")]), "meta"),
         (lambda p: AdaGrad([p.to_sparse()]), "sparse"),

@@ -186,12 +186,8 @@ def run(package: Path, code: str, **environment: str) -> str:
     return out
 
 
-def code_files(package: Path) -> list[Path]:
-    return sorted((package.parent.parent / "cache").rglob("*.code"))
-
-
 @pytest.mark.slow
-def test_a_callee_in_another_file_may_change(package: Path) -> None:
+def test_code_is_that_of_all_its_sources_wherever_they_are(package: Path) -> None:
     assert run(package, CALL + HITS) == "50 15.0\n0"
     assert run(package, CALL + HITS) == "50 15.0\n2"
     # What is no callee of it may change too, without effect.
@@ -201,28 +197,18 @@ def test_a_callee_in_another_file_may_change(package: Path) -> None:
     callee.write_text(CALLEE.replace("x + 1", "x + 2"))
     assert run(package, CALL + HITS) == "60 25.0\n0"
     callee.write_text(CALLEE)
-    assert run(package, CALL + HITS) == "50 15.0\n2"
-
-
-@pytest.mark.slow
-def test_another_place_with_the_same_sources_shares_the_code(package: Path) -> None:
-    assert run(package, CALL + HITS) == "50 15.0\n0"
     package.parent.rename(package.parent.with_name("elsewhere"))
     moved = package.parent.with_name("elsewhere") / package.name
     assert run(moved, CALL + HITS) == "50 15.0\n2"
-
-
-@pytest.mark.slow
-def test_bounds_checks_have_code_of_their_own(package: Path) -> None:
-    assert run(package, CALL + HITS) == "50 15.0\n0"
-    assert run(package, CALL + HITS, NUMBA_BOUNDSCHECK="1") == "50 15.0\n0"
-    assert run(package, CALL, NUMBA_DISABLE_JIT="1") == "50 15.0"
+    # Bounds checks have code of their own.
+    assert run(moved, CALL + HITS, NUMBA_BOUNDSCHECK="1") == "50 15.0\n0"
+    assert run(moved, CALL, NUMBA_DISABLE_JIT="1") == "50 15.0"
 
 
 @pytest.mark.slow
 def test_damaged_files_are_replaced(package: Path) -> None:
     run(package, CALL)
-    files = code_files(package)
+    files = sorted((package.parent.parent / "cache").rglob("*.code"))
     whole = [path.read_bytes() for path in files]
     # The callee for two types, and the caller.
     assert len(files) == 4

@@ -68,13 +68,9 @@ def test_losses_have_the_derivatives_and_conjugates_they_say(loss):
     assert np.allclose(each + dual, -a * z, atol=1e-12)
     for other in (0.0, 0.3, 1.0):
         assert (each + loss.mean_conjugate(np.array([other])) >= -other * z - 1e-12).all()
-
-
-@pytest.mark.parametrize("mu", [1e-4, 0.05, 1.0])
-def test_a_smoothed_hinge_is_at_most_half_mu_below_the_hinge(mu):
-    for z in np.linspace(-2, 3, 101):
-        value, hinge = SmoothedHinge(mu).mean(np.array([z])), max(0.0, 1.0 - z)
-        assert value <= hinge + 1e-15 and hinge <= value + mu / 2 + 1e-15
+    if isinstance(loss, SmoothedHinge):
+        below = np.maximum(1 - z, 0) - each
+        assert (below >= -1e-15).all() and (below <= loss.mu / 2 + 1e-15).all()
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, SmoothedHinge()])
@@ -498,50 +494,34 @@ def test_rounding_ends_it_where_next_to_nothing_is_left_to_sparse_features():
     assert "rounding allows no better" in found.messages[0]
 
 
-def test_no_pairs():
-    with pytest.raises(InputError, match="no pairs"):
-        Minimizer(rows_of(np.zeros((0, 3))), 1, SquaredHinge())
-
-
 @pytest.mark.parametrize("loss", LOSSES)
-def test_one_pair_and_copies_of_it(loss):
-    x = np.array([[0.0, 1.0, 2.0]])
-    found = []
+def test_pairs_of_all_kinds(loss):
+    one, found = np.array([[0.0, 1.0, 2.0]]), []
     for copies in (1, 3):
-        minimizer = Minimizer(rows_of(np.repeat(x, copies, axis=0)), 1, loss)
+        minimizer = Minimizer(rows_of(np.repeat(one, copies, axis=0)), 1, loss)
         found.append(minimizer.minimize(minimizer.penalty(0.01, 0.01), accuracy=EXACT))
         assert found[-1].reached
     assert np.allclose(found[0].weights, found[1].weights) and found[0].weights[2] > 0
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_contradictory_pairs(loss):
-    x = np.array([[1.0, 1.0], [-1.0, -1.0]])
-    minimizer = Minimizer(rows_of(x), 1, loss)
+    # Contradictory ones.
+    minimizer = Minimizer(rows_of(np.array([[1.0, 1.0], [-1.0, -1.0]])), 1, loss)
     penalty = minimizer.penalty(1e-6, 0.0)
     assert minimizer.largest_scale(penalty) == pytest.approx(0.0, abs=1e-6)
-    found = minimizer.minimize(penalty)
-    assert found.reached and found.survivors == 0 and abs(found.weights[0]) < 1e-6
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_pairs_that_never_differ(loss):
+    alone = minimizer.minimize(penalty)
+    assert alone.reached and alone.survivors == 0 and abs(alone.weights[0]) < 1e-6
+    # Those that never differ.
     minimizer = Minimizer(rows_of(np.zeros((4, 3))), 1, loss, 3)
-    found = minimizer.minimize(minimizer.penalty(0.1, 0.1), np.array([5.0, 1.0, 1.0]))
-    assert found.reached and found.weights.tolist() == [5.0, 0.0, 0.0]
-    assert found.certificate.objective == pytest.approx(loss.mean(np.zeros(1)))
-    assert minimizer.largest_scale(found.penalty) == 0.0
-
-
-def test_a_time_limit():
-    minimizer = Minimizer(rows_of(problem(d=100)), 3, Logistic())
-    found = minimizer.minimize(minimizer.penalty(1e-5, 1e-5), accuracy=Accuracy(seconds=1e-9))
-    assert not found.reached and found.steps == 0
-    assert "the time is up" in found.messages[0] and "of it above the minimum" in found.messages[0]
-    assert found.certificate.gap > 1e-3
+    alone = minimizer.minimize(minimizer.penalty(0.1, 0.1), np.array([5.0, 1.0, 1.0]))
+    assert alone.reached and alone.weights.tolist() == [5.0, 0.0, 0.0]
+    assert alone.certificate.objective == pytest.approx(loss.mean(np.zeros(1)))
+    assert minimizer.largest_scale(alone.penalty) == 0.0
 
 
 def test_values_out_of_range():
+    with pytest.raises(InputError, match="no pairs"):
+        Minimizer(rows_of(np.zeros((0, 3))), 1, SquaredHinge())
+    for sign in (1.0, -1.0):
+        with pytest.raises(InputError, match="feature 1 differs by"):
+            Minimizer(rows_of(np.array([[1.0, sign * 1e160]])), 0, Logistic())
     pairs = rows_of(problem())
     minimizer = Minimizer(pairs, 3, Logistic())
     for strengths in ((-1.0, 1.0), (1.0, float("nan")), (0.0, 0.0), (float("inf"), 0.0)):
@@ -549,16 +529,21 @@ def test_values_out_of_range():
             minimizer.penalty(*strengths)
     with pytest.raises(InputError, match="dimension=11 is smaller .* 12"):
         minimizer.penalty(1.0, 1.0, 11)
-    with pytest.raises(ValueError, match="shape"):
-        minimizer.minimize(minimizer.penalty(1.0, 1.0), np.zeros(3))
     with pytest.raises(ValueError, match="below 15"):
         Minimizer(pairs, 3, Logistic(), 14)
     with pytest.raises(DivergenceError):
         minimizer.minimize(minimizer.penalty(1.0, 1.0), np.full(15, 1e308))
     with pytest.raises(ValueError):
-        path_scales(0.0, 0.0)
-    with pytest.raises(ValueError):
         Penalty(1.0, 1.0, 5).times(0.0)
+    small = Penalty(0.0, 0.01, 11)
+    for work in (
+        lambda: minimizer.minimize(small),
+        lambda: list(minimizer.path(small, [1.0])),
+        lambda: minimizer.certificate(small, np.zeros(15)),
+        lambda: minimizer.largest_scale(small),
+    ):
+        with pytest.raises(ValueError, match="of 11 features"):
+            work()
 
 
 def test_a_dense_weight_that_tells_some_pairs_does_not_grow_for_ever():

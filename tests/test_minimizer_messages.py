@@ -25,15 +25,6 @@ from torchtune_smt.tuners.grouping.steps import GroupLearning
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_steps_that_were_not_enough(loss):
-    minimizer, penalty = scaled(problem(5), 3, loss, 0.1)
-    found = minimizer.minimize(penalty, accuracy=Accuracy(steps=1, residual=1e-9))
-    assert not found.reached and found.messages[0].startswith("the limit is steps=1, and the mini")
-    # One for each loss on the way.
-    assert found.steps <= 1 + len(loss.stages())
-
-
-@pytest.mark.parametrize("loss", LOSSES)
 def test_nothing_is_said_of_what_survives_where_the_minimum_was_not_reached(loss):
     minimizer, penalty = scaled(problem(5), 3, loss, 0.1)
     for accuracy in (Accuracy(seconds=1e-9), Accuracy(steps=1, residual=1e-12)):
@@ -43,17 +34,6 @@ def test_nothing_is_said_of_what_survives_where_the_minimum_was_not_reached(loss
     found = minimizer.minimize(penalty.times(20.0), accuracy=Accuracy(1e-9, 1e-9))
     numbers = re.search("survives.* lambda2=(.*) here", found.messages[0])
     assert float(numbers[1]) == pytest.approx(penalty.lambda2 / 0.1, rel=1e-3)
-
-
-@pytest.mark.parametrize("loss", [SmoothedHinge(1000.0), *LOSSES])
-def test_a_gap_below_rounding_ends(loss):
-    """Nothing survives and the residual is 0, and the gap is not."""
-    x = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], (7, 5))
-    minimizer = Minimizer(rows_of(x), 0, loss)
-    penalty = minimizer.penalty(0.0, 10.0)
-    found = minimizer.minimize(penalty, accuracy=Accuracy(gap=1e-17, seconds=20.0))
-    assert found.seconds < 20.0 and found.certificate.residual.largest == 0.0
-    assert found.reached or "rounding allows no better" in found.messages[0]
 
 
 @pytest.mark.parametrize("size", [1e3, 1e10])
@@ -143,16 +123,6 @@ def test_lambda_max_where_all_pairs_of_sparse_features_are_told(loss):
         assert minimizer.largest_scale(minimizer.penalty(0.0, 1.0)) == 0.0
 
 
-def test_of_features_that_tell_pairs_the_one_that_tells_most_is_named():
-    x = problem(1)
-    x[:, 0] = np.abs(x[:, 0]) * (np.arange(300) < 20)
-    x[:, 1] = np.abs(x[:, 1]) + 1.0
-    minimizer = Minimizer(rows_of(x), 3, Logistic())
-    assert minimizer.pairs.one_sided == [(0, 20), (1, 300)]
-    found = minimizer.minimize(minimizer.penalty(0.0, 0.1))
-    assert any(said.startswith("dense feature 1 tells 300 of 300") for said in found.messages)
-
-
 @pytest.mark.parametrize("mu", [0.05, 5e-4])
 @pytest.mark.parametrize("part", [1.0, 0.5, 0.01])
 def test_the_smoothing_that_is_advised_is_of_the_hinge(mu, part):
@@ -171,19 +141,6 @@ def test_the_smoothing_that_is_advised_is_of_the_hinge(mu, part):
     (said,) = found.messages
     advised = float(re.search("tuner.minimizer.mu=([^ ]*) ", said)[1])
     assert advised == float(f"{1e-3 * hinge:.1g}")
-
-
-def test_a_norm_of_fewer_features_than_there_are():
-    minimizer = Minimizer(rows_of(problem(1)), 3, Logistic())
-    small = Penalty(0.0, 0.01, 11)
-    for work in (
-        lambda: minimizer.minimize(small),
-        lambda: list(minimizer.path(small, [1.0])),
-        lambda: minimizer.certificate(small, np.zeros(15)),
-        lambda: minimizer.largest_scale(small),
-    ):
-        with pytest.raises(ValueError, match="of 11 features, and the pairs have 12 sparse ones"):
-            work()
 
 
 @pytest.mark.parametrize("weight", [600.0, 700.0, 720.0, 730.0, 744.0, 800.0])

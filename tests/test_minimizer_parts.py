@@ -85,11 +85,6 @@ def test_fewer_pairs_than_features():
     assert np.allclose(x @ w, target)
 
 
-def test_no_features():
-    z, basis = dense_basis(np.zeros((4, 0)))
-    assert z.shape == (4, 0) and basis.weights(np.zeros(0), np.zeros(0)).shape == (0,)
-
-
 def searched(loss, margins, direction):
     """Return the step, and how often the loss was looked at."""
     margins, direction = np.array(margins), np.array(direction)

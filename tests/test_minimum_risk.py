@@ -118,9 +118,6 @@ def test_translate(run: Run, tmp_path: Path) -> None:
     for text, one in zip(best, lists.values(), strict=True):
         gains = expected_gains(one, 2, sentence_bleu)
         assert max(gains) == pytest.approx(gains[[words for words, _ in one].index(text)], abs=1e-6)
-    sorted_lists = translated("mbr=true", "mbr_scale=2", "metric=sacrebleu", "n_best=3")
-    first = {line.split(" ||| ")[0]: line.split(" ||| ")[1] for line in sorted_lists[::-1]}
-    assert [first[str(i)] for i in range(len(best))] == best
     for option in ("mbr_scale=2", "metric=nakov", "metric.grounding=true"):
         outcome = run_command("translate", *common, option, folder=run.place)
         assert outcome.err == f"error: {option} would change nothing without mbr=true\n"
@@ -131,25 +128,15 @@ def test_rerank(tmp_path: Path) -> None:
     texts = ["x y z w", "a b c d", "a b c e", "a b c"]
     lines = [f"0 ||| {text} ||| f={1 - i / 10} ||| 0\n" for i, text in enumerate(texts)]
     (tmp_path / "list").write_text("".join(lines))
-    common = ["weights=weights", "input=list"]
-    assert run_command("rerank", *common, folder=tmp_path).check().out == "x y z w\n"
-    options = [*common, "mbr=true", "metric=sacrebleu"]
+    common = ["weights=weights", "input=list", "mbr=true"]
     one = [(text, 2 - 0.2 * i) for i, text in enumerate(texts)]
-
-    def best(scale: float) -> str:
-        return texts[int(np.argmax(expected_gains(one, scale, sentence_bleu)))]
-
-    assert best(1.0) != texts[0]
-    outcome = run_command("rerank", *options, folder=tmp_path).check()
-    assert outcome.out == f"{best(1.0)}\n"
-    outcome = run_command("rerank", *options, "n_best=4", "mbr_scale=0.5", folder=tmp_path)
+    options = [*common, "metric=sacrebleu", "n_best=4", "mbr_scale=0.5"]
+    found = run_command("rerank", *options, folder=tmp_path).check().out.splitlines()
     gains = expected_gains(one, 0.5, sentence_bleu)
-    fields = [line.split(" ||| ") for line in outcome.check().out.splitlines()]
+    fields = [line.split(" ||| ") for line in found]
+    assert fields[0][1] == texts[int(np.argmax(gains))] != texts[0]
     assert {f[1]: pytest.approx(float(f[3]), abs=1e-9) for f in fields} == dict(
         zip(texts, gains, strict=True)
     )
-    assert fields[0][1] == best(0.5)
-    bad = run_command("rerank", *common, "mbr=true", "mbr_scale=-1", folder=tmp_path)
+    bad = run_command("rerank", *common, "mbr_scale=-1", folder=tmp_path)
     assert bad.err == "error: mbr_scale must be a number, 0 or more, not -1\n"
-    bad = run_command("rerank", *common, "metric=nakov", folder=tmp_path)
-    assert "would change nothing without mbr=true" in bad.err

@@ -142,12 +142,6 @@ def test_the_strength_is_the_largest_of_the_draws(share, draws):
     assert told == [(n + 1, draws) for n in range(draws)]
 
 
-@pytest.mark.parametrize("share", [0, 1, -0.5, 2, float("nan")])
-def test_a_share_out_of_range(share):
-    with pytest.raises(ValueError, match="above 0 and below 1"):
-        noise_draws(share)
-
-
 def test_two_strengths_or_none():
     with pytest.raises(ValueError, match="noise and fraction"):
         BatchLearning(Oscar(), noise=0.95, fraction=0.1)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Outcome, Run, run_command, train
+from commands import Run, run_command, train
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.weights_io import Origin, Part
@@ -31,11 +31,6 @@ def earlier(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(place, str(folder), new.outcome)
 
 
-def refused(outcome: Outcome) -> str:
-    assert (outcome.code, outcome.out) == (1, "")
-    return outcome.err.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("text", "first"),
     [
@@ -57,36 +52,20 @@ def test_a_dataset_describes_its_steps_in_order() -> None:
     assert dataset.description() == "de-en normalize tokenize lowercase"
 
 
-def test_translating(earlier: Run) -> None:
-    arguments = [f"weights={earlier.weights}", f"input={TEST}"]
-    for more in ([], ["data.empty=skip"]):
-        error = refused(run_command("translate", *arguments, *more, folder=earlier.place))
-        assert "belongs to text that was prepared as de-en lowercase tokenize, in an order" in error
-        assert "than de-en tokenize lowercase; tune anew, or translate text that is lower" in error
-    cured = run_command("translate", *arguments, "data.lowercase=false", folder=earlier.place)
-    assert cured.check().out
-
-
-def test_comparing(earlier: Run, run: Run) -> None:
-    def compare(*arguments: str | Path) -> Outcome:
-        return run_command("compare", *arguments, "samples=20", folder=earlier.place)
-
+def test_what_they_cannot_be_used_for(earlier: Run, run: Run) -> None:
+    """They translate text that is lowercased already, and are compared with given references."""
+    text = [f"weights={earlier.weights}", f"input={TEST}"]
     references = f"references=[{','.join(str(TEST.with_name(f'test.en.{i}')) for i in range(2))}]"
-    for systems in ([earlier.folder], [run.folder, earlier.folder]):
-        error = refused(compare(*systems))
-        assert "was made of text that was lowercased before it was tokenised" in error
-        assert "tune anew, or give references=[FILE,...]" in error
-        assert compare(*systems, references).check().out
-    # These data are prepared in the new order, and the weights cannot translate them.
-    error = refused(compare(earlier.folder, "data=example", *STEPS))
-    assert "belongs to text that was prepared as" in error
-    error = refused(
-        run_command(
-            "analyse",
-            "analysis=overlap",
-            f"systems={{a:[{earlier.folder}],b:[{run.folder}]}}",
-            "of=[test]",
-            folder=earlier.place,
-        )
-    )
-    assert "than the order of now; tune anew" in error
+    both = [run.folder, earlier.folder, "samples=20"]
+    overlap = f"systems={{a:[{earlier.folder}],b:[{run.folder}]}}"
+    for arguments, said in (
+        (["translate", *text], "lowercase tokenize, in an order"),
+        (["compare", *both], "was made of text that was lowercased before it was tokenised"),
+        (["compare", earlier.folder, "data=example", *STEPS], "text that was prepared as"),
+        (["analyse", "analysis=overlap", overlap, "of=[test]"], "than the order of now"),
+    ):
+        outcome = run_command(*arguments, folder=earlier.place)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert said in outcome.err.splitlines()[-1]
+    for cured in (["translate", *text, "data.lowercase=false"], ["compare", *both, references]):
+        assert run_command(*cured, folder=earlier.place).check().out

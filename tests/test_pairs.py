@@ -183,44 +183,6 @@ def test_ranked_samplers_equal_their_slow_references(case, threshold, percent):
     assert [tuple(p) for p in sample] == reference_ranked(kbest, levels, threshold)
 
 
-@pytest.mark.parametrize(
-    ("n", "level", "pairs"),
-    # level · middle + level² + middle · level
-    [
-        (0, 0, 0),
-        (2, 0, 0),
-        (3, 1, 3),
-        (4, 1, 5),
-        (10, 1, 17),
-        (11, 2, 32),
-        (30, 3, 153),
-        (100, 10, 1700),
-    ],
-)
-def test_multipartite_counts_by_hand(n, level, pairs):
-    gains = np.random.default_rng(n).permutation(n) / 100
-    sample = Multipartite().sample(kbest_of(gains), (0, 0, 0))
-    assert len(sample) == pairs
-    ranks = n - 1 - np.round(100 * gains).astype(int)
-    better, worse = ranks[sample[:, 0]], ranks[sample[:, 1]]
-    assert sum((better < level) & (worse >= n - level)) == level**2
-    assert not any((better < level) & (worse < level))
-    assert not any((better >= level) & (worse < n - level))
-
-
-def test_multipartite_ties_at_a_boundary_keep_their_order():
-    # Places of the eleven: HI is 3 and 0 (0 before 5, which ties), LOW is 9 and 10.
-    gains = [0.5, 0.1, 0.1, 0.9, 0.1, 0.5, 0.1, 0.1, 0.1, 0.1, 0.0]
-    strings = [[h] for h in range(11)]
-    strings[2] = strings[3]
-    sample = {tuple(p) for p in Multipartite().sample(kbest_of(gains, strings), (0, 0, 0))}
-    assert (0, 5) not in sample and (3, 5) in sample and (3, 0) not in sample
-    # 9 is the last of those with 0.1, and so it is LOW; pairs of 0.1 with 0.1 are ties.
-    assert (5, 9) in sample and (5, 1) not in sample and (1, 9) not in sample
-    assert (3, 2) not in sample and (0, 2) in sample
-    assert (9, 10) not in sample and (1, 10) in sample
-
-
 def test_all_pairs_by_hand():
     kbest = kbest_of([0.2, 0.5, 0.2, 0.9], [[1], [2], [3], [1]])
     pairs = [[3, 1], [3, 2], [1, 0], [1, 2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -48,70 +49,39 @@ class Base:
         return "base"
 
 
-class Same(Base):
-    pass
-
-
-class Overrides(Base):
-    def act(self) -> str:
-        return "own"
-
-
-class OverridesBoth(Base):
-    promise = 7
-
-    def act(self) -> str:
-        return "own"
-
-
 class Mixin:
     def act(self) -> str:
         return "mixin"
 
 
-class Mixed(Mixin, Base):
-    pass
+def own(*parents: type, **members: Any) -> Any:
+    return type("Own", parents, members)
 
 
-class Alias(Base):
-    act = Base.act
-
-
-class Silent(Mixin):
-    pass
-
-
-def on_instance() -> Base:
-    part = Base()
-    part.act = lambda: "instance"  # type: ignore[method-assign]
-    return part
+OVERRIDES = own(Base, act=Mixin.act)
+BOTH = own(Base, act=Mixin.act, promise=7)
+ON_INSTANCE = Base()
+ON_INSTANCE.act = lambda: "instance"  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
-    ("part", "counts"),
+    ("part", "counts", "same"),
     [
-        (Base(), True),
-        (Same(), True),
-        (Overrides(), False),
-        (OverridesBoth(), True),
-        (type("Below", (OverridesBoth,), {})(), True),
-        (type("Below", (Overrides,), {})(), False),
-        (type("Again", (Overrides,), {"promise": 7})(), True),
-        (Mixed(), False),
-        (Alias(), True),
-        (Silent(), False),
-        (on_instance(), False),
+        (Base(), True, True),
+        (own(Base)(), True, True),
+        (OVERRIDES(), False, False),
+        (BOTH(), True, False),
+        (own(BOTH)(), True, False),
+        (own(OVERRIDES)(), False, False),
+        (own(OVERRIDES, promise=7)(), True, False),
+        (own(Mixin, Base)(), False, False),
+        (own(Base, act=Base.act)(), True, True),
+        (own(Mixin)(), False, False),
+        (ON_INSTANCE, False, False),
     ],
 )
-def test_what_a_class_says_counts_for_its_own_method(part: object, counts: bool) -> None:
+def test_what_a_class_says_counts_for_its_own_method(part: Any, counts: bool, same: bool) -> None:
     assert declared(part, "promise", "act") == (7 if counts else None)
-
-
-@pytest.mark.parametrize(
-    ("part", "same"),
-    [(Base(), True), (Same(), True), (Overrides(), False), (Mixed(), False), (Mixin(), False)],
-)
-def test_what_behaves_as_a_class(part: object, same: bool) -> None:
     assert behaves_as(part, Base, "act") is same
 
 
@@ -128,22 +98,7 @@ class Squared:
         return (1 - margins).clamp_min(0) ** 2
 
 
-class SquaredHinge(Hinge):
-    __call__ = Squared.__call__
-
-
-class SquaredLogistic(Logistic):
-    __call__ = Squared.__call__
-
-
-class SquaredPerceptron(Perceptron):
-    __call__ = Squared.__call__
-
-
-class SameHinge(Hinge):
-    pass
-
-
+SQUARED = [own(kind, __call__=Squared.__call__) for kind in (Hinge, Logistic, Perceptron)]
 OPTIMIZERS = {
     "adagrad": partial(AdaGrad, lr=0.1, regularizer=L1(0.05), unregularized=2),
     "fobos": partial(FOBOS, lr=0.3, regularizer=ElasticNet(0.03, 0.1), unregularized=2),
@@ -175,7 +130,7 @@ def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("kind", [SquaredHinge, SquaredLogistic, SquaredPerceptron])
+@pytest.mark.parametrize("kind", SQUARED, ids=lambda kind: kind.__base__.__name__)
 def test_the_loss_of_a_subclass_is_minimised(
     kind: Any, optimizer: Any, compiled_steps: list[int]
 ) -> None:
@@ -188,12 +143,20 @@ def test_the_loss_of_a_subclass_is_minimised(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_loss_that_overrides_nothing_keeps_the_compiled_steps(
+def test_what_overrides_nothing_keeps_the_compiled_steps(
     optimizer: Any, compiled_steps: list[int]
 ) -> None:
-    solution = fitted(SameHinge(), optimizer)
-    assert sum(compiled_steps) == 60
-    np.testing.assert_array_equal(solution.weights, fitted(Hinge(), optimizer).weights)
+    kind, options = optimizer.func, dict(optimizer.keywords)
+    expected = fitted(Hinge(), optimizer)
+    if "regularizer" in options:
+        same = copy.copy(options["regularizer"])
+        object.__setattr__(same, "__class__", own(type(same)))
+        options["regularizer"] = same
+    # torch puts a wrapper of `step` into each class of which an optimizer is made, or its parent.
+    for part in (own(own(kind)), kind):
+        found = fitted(own(Hinge)(), partial(part, **options))
+        np.testing.assert_array_equal(found.weights, expected.weights)
+    assert sum(compiled_steps) == 180
 
 
 def test_listwise_says_how_a_loss_is_called_and_is_inherited() -> None:
@@ -210,16 +173,11 @@ def test_listwise_says_how_a_loss_is_called_and_is_inherited() -> None:
             return scores[0]
 
     assert is_listwise(Twice())
-    for loss in (Twice(), Softmax(), Hinge(), SquaredHinge(), Squared()):
+    for loss in (Twice(), Softmax(), Hinge(), SQUARED[0](), Squared()):
         check_loss(loss)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"OfMargins has listwise = True.* take \(scores, gains\)"):
-        check_loss(OfMargins())
-    with pytest.raises(TypeError, match=r"OfLists has listwise = False.* take \(margins\): set"):
-        check_loss(OfLists())  # type: ignore[arg-type]
-    with pytest.raises(
-        TypeError, match='function has no reduction, which says how the pairs .*"each"'
-    ):
-        check_loss(lambda margins: -margins)  # type: ignore[arg-type]
+    for bad, word in ((OfMargins(), "OfMargins"), (OfLists(), "OfLists"), (len, "reduction")):
+        with pytest.raises(TypeError, match=word):
+            check_loss(bad)  # type: ignore[arg-type]
 
 
 # Regularisers: what is said of value and prox.
@@ -306,12 +264,12 @@ def test_adagrad_takes_the_prox_of_a_subclass_that_says_what_is_true_of_it() -> 
 @pytest.mark.parametrize(
     ("optimizer", "regularizer", "message"),
     [
-        (AdaGrad, with_own_prox(L1), "ClippedL1 has a value or prox .* separable and lazy from a"),
-        (AdaGrad, with_own_prox(L1, separable=True), "of its own, and lazy from a parent"),
+        (AdaGrad, with_own_prox(L1), "separable and lazy from a"),
+        (AdaGrad, with_own_prox(L1, separable=True), "lazy from a parent"),
         (AdaGrad, with_own_prox(L2, separable=True), "ClippedL2 is not lazy"),
         (AdaGrad, with_own_prox(Oscar), "lazy from a parent"),
-        (CumulativeL1, with_own_prox(L1), "got ClippedL1: use regularizer=l1"),
-        (SGD, with_own_prox(NoRegularizer), "ClippedNoRegularizer would have no effect"),
+        (CumulativeL1, with_own_prox(L1), "got ClippedL1"),
+        (SGD, with_own_prox(NoRegularizer), "no effect"),
     ],
 )
 def test_optimizers_that_cannot_use_an_own_prox_refuse_it(
@@ -319,19 +277,6 @@ def test_optimizers_that_cannot_use_an_own_prox_refuse_it(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         optimizer([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))], 1, regularizer)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "kind"),
-    [(AdaGrad, L1), (FOBOS, L2), (CumulativeL1, L1), (SGD, NoRegularizer), (FobosOscar, Oscar)],
-)
-def test_a_regularizer_that_overrides_nothing_keeps_the_compiled_steps(
-    optimizer: Any, kind: Any, compiled_steps: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    same = type("Same", (kind,), {})
-    fits = [fitted(Hinge(), partial(optimizer, lr=0.1, regularizer=r())) for r in (kind, same)]
-    np.testing.assert_array_equal(fits[0].weights, fits[1].weights)
-    assert sum(compiled_steps) == 120
 
 
 # Optimizers: steps that a subclass has changed.
@@ -374,18 +319,6 @@ def test_the_steps_of_an_optimizers_subclass_are_taken(
     np.testing.assert_allclose(solution.weights, expected.weights, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_an_optimizer_that_overrides_nothing_keeps_the_compiled_steps(
-    optimizer: Any, compiled_steps: list[int]
-) -> None:
-    # torch puts a wrapper of `step` into each class of which an optimizer is made, or its parent.
-    parent = type("Parent", (optimizer.func,), {})
-    child = type("Child", (parent,), {})
-    for kind in (child, parent, optimizer.func):
-        fitted(Hinge(), partial(kind, **optimizer.keywords))
-    assert sum(compiled_steps) == 180
-
-
 def test_one_step_of_a_pair_with_an_own_step() -> None:
     """As the online tuner takes them, of the rows that are chosen."""
 
@@ -424,21 +357,9 @@ class Constant:
         return np.full(len(kbest), 0.25)
 
 
-class OwnBind(NakovBleu):
-    def bind(self, references: Any, words: Any) -> Any:
-        return Constant()
-
-
-class OwnBoth(NakovBleu):
-    bind = OwnBind.bind
-
-    def score(self, statistics: Any) -> np.ndarray:
-        return np.full(len(statistics), 0.75)
-
-
-class OwnScore(NakovBleu):
-    def score(self, statistics: Any) -> np.ndarray:
-        return super().score(statistics) / 2
+OwnBind = own(NakovBleu, bind=lambda self, references, words: Constant())
+OwnBoth = own(OwnBind, score=lambda self, statistics: np.full(len(statistics), 0.75))
+OwnScore = own(NakovBleu, score=lambda self, statistics: NakovBleu.score(self, statistics) / 2)
 
 
 def judged(metric: Any) -> list[float]:
@@ -459,12 +380,12 @@ def test_the_bind_of_a_metrics_subclass_is_asked() -> None:
     assert judged(OwnBind()) == judged(OwnBoth()) == [0.25, 0.25]
     plain = judged(NakovBleu())
     assert plain[0] > plain[1] == 0
-    assert judged(type("Same", (NakovBleu,), {})()) == plain
+    assert judged(own(NakovBleu)()) == plain
     assert judged(OwnScore()) == [plain[0] / 2, 0]
 
 
 def test_statistics_alone_are_no_gains_of_a_metric_with_an_own_bind() -> None:
-    with pytest.raises(InputError, match="OwnBind needs the words of the hypotheses"):
+    with pytest.raises(InputError, match="needs the words of the hypotheses"):
         bind_metric(OwnBind(), [[]], Vocabulary())
     assert bind_metric(OwnScore(), [[]], Vocabulary()) is not None
 
@@ -472,20 +393,15 @@ def test_statistics_alone_are_no_gains_of_a_metric_with_an_own_bind() -> None:
 # Solvers: pairs in the place of lists.
 
 
-class OwnFit(Pro):
-    def solve(self, lists: Any, start: Any, seed: Any) -> Solution:
-        return Solution(np.full_like(start, 3.0), {"lists": float(len(lists))})
+def told(name: str) -> Any:
+    """Return a solver's method, which tells how much it was given."""
+    return lambda self, given, start, seed: Solution(
+        np.full_like(start, 3.0), {name: float(len(given))}
+    )
 
 
-class OwnFitPairs(Pro):
-    def solve_pairs(self, pairs: Any, start: Any, seed: Any) -> Solution:
-        return Solution(np.full_like(start, 4.0), {"pairs": float(len(pairs))})
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "name"), [(OwnFit, 3.0, "lists"), (OwnFitPairs, 4.0, "pairs")]
-)
-def test_the_solve_of_a_solvers_subclass_is_called(kind: Any, value: float, name: str) -> None:
+@pytest.mark.parametrize("method", ["solve", "solve_pairs"])
+def test_the_solve_of_a_solvers_subclass_is_called(method: str) -> None:
     lists = ListStore(n_dense=2)
     kbest = KBest(
         index=0,
@@ -497,8 +413,8 @@ def test_the_solve_of_a_solvers_subclass_is_called(kind: Any, value: float, name
     kbest = kbest.with_gains(np.array([0.5, 0.0]))
     lists.add(KBestLists.of([kbest]))
     lists.end_iteration()
-    solver = kind(AllPairs())
+    solver = own(Pro, **{method: told(method)})(AllPairs())
     for some in (solver, GroupedSolver(solver, FeatureGroups(np.arange(2), 2))):
         solution = solve_lists(some, lists, np.zeros(2), (1,))
-        assert solution.weights.tolist() == [value, value]
-        assert solution.report == {name: 1.0}
+        assert solution.weights.tolist() == [3.0, 3.0]
+        assert solution.report == {method: 1.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,33 +119,27 @@ def test_other_trees_are_refused(tree: Any) -> None:
         unpacked(tree, arrays, 8)
 
 
-@pytest.mark.parametrize("value", [-1, 11, 2.0, True, None, "3"])
-def test_what_is_no_integer_in_a_range(value: object) -> None:
-    assert whole(3, 0, 10) == 3
-    with pytest.raises(ValueError, match="damaged"):
-        whole(value, 0, 10)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, None, "3"])
-def test_what_is_no_number(value: object) -> None:
-    assert real(3) == 3.0
-    with pytest.raises(ValueError, match="damaged"):
-        real(value)
-
-
 @pytest.mark.parametrize(
-    "value",
+    ("check", "good", "bad"),
     [
-        None,
-        [1.0],
-        torch.ones(3),
-        torch.ones((2, 1), dtype=torch.float64),
-        torch.ones(4, dtype=torch.float64),
-        torch.tensor([1.0, float("inf")], dtype=torch.float64),
+        (partial(whole, least=0, most=10), 3, [-1, 11, 2.0, True, None, "3"]),
+        (real, 3.0, [math.nan, math.inf, True, None, "3"]),
+        (
+            partial(vector, dtype=torch.float64, longest=3),
+            torch.ones(3).double(),
+            [
+                None,
+                [1.0],
+                torch.ones(3),
+                torch.ones(2, 1).double(),
+                torch.ones(4).double(),
+                torch.tensor([1.0, math.inf]).double(),
+            ],
+        ),
     ],
 )
-def test_what_is_no_vector(value: object) -> None:
-    ones = torch.ones(3, dtype=torch.float64)
-    assert vector(ones, torch.float64, 3) is ones
-    with pytest.raises(ValueError, match="damaged"):
-        vector(value, torch.float64, 3)
+def test_what_is_damaged(check: Any, good: Any, bad: list[Any]) -> None:
+    assert check(good) is good
+    for value in bad:
+        with pytest.raises(ValueError, match="damaged"):
+            check(value)
