@@ -247,13 +247,17 @@ def test_what_is_protected_is_copied(language: str, what: str, frame: str, escap
         "<me@example.org> joh 3:16-18, 10:30-11:00pm, 1'000.50, 20°C, +49 30 123",
         "http://x.org/?a=1&amp;b=2&lt;",
         "am 12/05/2020 um 10.30: 127.0.0.1:8080",
+        'am 2026-11-27T10:30:00Z, 2026-11-27T10:30:00.5+01:00; 1.5e+10. <!-- x y --> <?xml v="1"?>',
     ],
 )
 def test_protected_text_comes_back(line: str) -> None:
     assert Detokenizer("de", verbatim=True).line(Preprocessor("de").tokens(line)) == line
 
 
-@pytest.mark.parametrize("piece", ["a.", "<a ", "a@", "1:", "(", "http://", '<a x="', "<", "a-"])
+LONG = ["a.", "<a ", "<!--", "a@", "1:", "1e+1", "(", "http://", '<a x="', "<", "a-"]
+
+
+@pytest.mark.parametrize("piece", LONG)
 def test_long_words_take_no_longer_than_others(piece: str) -> None:
     # Hours, if each character looked at all others.
     line = piece * 200_000

@@ -42,11 +42,14 @@ _SCHEME: Final = r"[a-z][a-z0-9]{1,9}(?:\+[a-z]{1,9})?"
 _HOST: Final = r"(?:[\w\-]+\.)+[^\W\d_]{2,}"
 _NUMBER: Final = r"\d+(?:[.,\-–]\d+)*"
 _PATTERNS: Final = {
-    "tag": rf"<[/!?]?{NAME}(?:\s+[\w:.\-]+={_VALUE})*\s*/?>|<[^\W\d_][^\s<>{_JUNK}]*>",
+    "tag": rf"<[/!?]?{NAME}(?:\s+[\w:.\-]+={_VALUE})*\s*[/?]?>|<[^\W\d_][^\s<>{_JUNK}]*>"
+    rf"|<!--[^<>{_JUNK}]*-->",
     "url": rf"(?<![A-Za-z0-9])(?i:{_SCHEME}://|www\.|mailto:){_IN_URL}+"
     rf"|(?<![\w.@\-]){_HOST}(?::\d+)?/{_IN_URL}*",
     "mail": rf"(?<![\w.+%\-])[\w.+%\-]+@{_HOST}(?![\w\-])",
-    "number": rf"(?<!\w)(?:[+±−]\d+(?:[.,:/'’\-–]\d+)*|{_NUMBER}(?:(?:[:/'’]{_NUMBER})+|°[CFK]?))"
+    "time": r"(?<!\w)\d{4}-\d\d-\d\dT\d[\d:]*(?:[.,]\d+)?(?:Z|[+\-]\d\d:?\d*)?(?!\w)",
+    "number": rf"(?<!\w)(?:{_NUMBER}[eE][+\-]\d+|[+±−]\d+(?:[.,:/'’\-–]\d+)*"
+    rf"|{_NUMBER}(?:(?:[:/'’]{_NUMBER})+|°[CFK]?))"
     "[A-Za-z]*",
     "name": r"(?<![\w&/.@#])[@#]\w+",
 }
