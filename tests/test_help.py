@@ -12,7 +12,7 @@ from torchtune_smt.cli import main
 from torchtune_smt.cli.help import NEVER, help_text, read_sentences
 from torchtune_smt.core.resources import config_folder
 
-TUNERS = "auto, batch, grouping, mert, mira, online, pro, stochastic"
+TUNERS = "auto, batch, expected, grouping, mert, mira, online, pro, stochastic"
 FILES = sorted(p for p in config_folder().rglob("*.yaml") if p.parent.name != "experiment")
 
 

@@ -26,7 +26,8 @@ from torchtune_smt.core.errors import InputError
 # These take steps of Algorithm 2.
 TAKES_STEPS = ("grouping", "grouping/mix")
 LEARNING = ["grouping/mix", "grouping/batch", "grouping/random_pairs", "grouping/clusters"]
-TUNERS = ["online", "pro", "mira", "mert", "auto", "stochastic", "grouping", *LEARNING]
+TUNERS = ["online", "pro", "mira", "mert", "auto", "expected", "stochastic", "grouping"]
+TUNERS += LEARNING
 TASKS = {
     "hiero": [],
     "files": ["model=files", "model.grammar=g", "model.language_model=l"],
@@ -85,6 +86,7 @@ class Case(NamedTuple):
             "mira": "",
             "mert": "",
             "auto": "",
+            "expected": "metric",
             "stochastic": "metric sampler loss regularizer optimizer",
             "grouping": "metric sampler regularizer optimizer",
             "grouping/mix": "metric sampler regularizer optimizer",
@@ -202,7 +204,8 @@ effect(anywhere, "tuner.solver.steps tuner.solver.C tuner.solver.passes tuner.so
 effect(anywhere, "tuner.solver.scale tuner.solver.restarts tuner.solver.random_directions")
 effect(anywhere, "tuner.solver.spread tuner.solver.max_features")
 effect(anywhere, "tuner.solver.few tuner.solver.tens tuner.solver.towards")
-effect(lambda c: c.loss != "hinge", "tuner.solver.batch_size")
+effect(anywhere, "tuner.solver.lr tuner.solver.strength tuner.solver.exempt")
+effect(lambda c: c.loss != "hinge" or c.tuner == "expected", "tuner.solver.batch_size")
 # All cases have parallel=serial; tests/test_parallel_cli.py has what others do not use.
 effect(anywhere, "parallel._target_ parallel.shards parallel.labels parallel.features")
 effect(anywhere, "parallel.threshold parallel.strength")

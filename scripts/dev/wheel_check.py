@@ -60,6 +60,7 @@ RUNS: list[list[str]] = [
     ["tuner=mira", "metric=ter", "parallel=decode", "engine.workers=1", *SMALL, *TWICE],
     ["tuner=mert", "metric=chrf", "features=dense", "tuner.solver.restarts=2", *SMALL, *TWICE],
     ["tuner=auto", "metric=mix", "metric.weights={bleu:1,ter:1}", "features=dense", *SMALL, *TWICE],
+    ["tuner=expected", "metric=wer", *SMALL, *TWICE],
     ["tuner=stochastic", "metric=cer", "optimizer=ftrl", *SMALL, *TWICE],
     ["tuner=batch", "tuner.solver._target_=torchtune_smt.tuners.mira.KBestMira", *SMALL, *TWICE],
     [*GROUPS, "experiment=liu2013_grouping", *SMALL],

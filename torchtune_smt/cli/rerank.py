@@ -23,7 +23,7 @@ from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_folder, atomic_writer, check_written
 from torchtune_smt.core.weights_io import read_origin
-from torchtune_smt.features.texts import added_by
+from torchtune_smt.features.strings import added_to_new
 from torchtune_smt.kbest.forms import FORM_NAMES, detected
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.rerank import Reranker, best_lines, list_lines
@@ -37,7 +37,7 @@ def main(cfg: DictConfig) -> None:
     """Write the best hypotheses, or the lists in their new order."""
     if cfg.n_best is not None and cfg.n_best < 1:
         raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
-    beside = [cfg.sizes] if isinstance(cfg.sizes, str) else []
+    beside = [one for one in (cfg.sizes, cfg.sources) if isinstance(one, str)]
     check_written({"output": cfg.output}, [cfg.input, cfg.weights, *beside, *cfg.columns.values()])
     by_risk = risk_order(cfg, HydraConfig.get().overrides.task)
     path = Path(cfg.input)
@@ -49,8 +49,9 @@ def main(cfg: DictConfig) -> None:
     weights = FrozenWeights(*read_any_weights(cfg.weights))
     say = partial(print, file=sys.stderr)
     active = np.flatnonzero(weights.values)
-    added = added_by(cfg.weights, set(weights.features.names(active)))
-    reranker = Reranker(cfg.weights, weights, cfg.n_best or 1, by_risk, say, added)
+    names = weights.features.names(active)
+    added, given = added_to_new(cfg.weights, names, cfg.sources)
+    reranker = Reranker(cfg.weights, weights, cfg.n_best or 1, by_risk, say, added, given)
     with named_errors("rerank"):
         form = cfg.format or detected(path)
         one_of(*FORM_NAMES).check("format", form)

@@ -34,6 +34,7 @@ from torchtune_smt.evaluation.tuned import (
     tune_lists,
     with_references,
 )
+from torchtune_smt.features.strings import StringFeatures, sources_from
 from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.stored_lists import names_in
 from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
@@ -80,7 +81,7 @@ def main(cfg: DictConfig) -> None:
                 )
     with named_errors("tune"):
         one_of("count", "leave").check("unlisted", cfg.unlisted)
-    beside = [cfg.groups, cfg.start, cfg.sizes, cfg.test_sizes]
+    beside = [cfg.groups, cfg.start, cfg.sizes, cfg.test_sizes, cfg.sources, cfg.test_sources]
     beside += [*cfg.columns.values(), *cfg.test_columns.values()]
     read = [*chain.from_iterable(paths.values()), *filter(lambda x: isinstance(x, str), beside)]
     check_written({"weights": cfg.weights, "html": cfg.html}, filter(os.path.isfile, read))
@@ -90,6 +91,10 @@ def main(cfg: DictConfig) -> None:
         labels = firsts
     metric = make(cfg, "metric", "bind")
     solver = make(cfg, "tuner.solver", "solve")
+    strings = None
+    if cfg.strings:
+        with named_errors("strings"):
+            strings = StringFeatures(tuple(cfg.strings), cfg.strings_bits)
     words, features = Vocabulary(), Vocabulary()
     dense: list[str] = []
     sets = []
@@ -123,7 +128,9 @@ def main(cfg: DictConfig) -> None:
         lists, rows = with_references(stored, found, called, count=cfg.unlisted == "count")
         look_at(lists, rows, paths[name][0], called, getattr(metric, "filters", ()))
         groups = None if cfg.groups is None else groups_of(cfg.groups, lists)
-        sets.append(ListSet(labels[name], lists, rows, groups))
+        of = sources_from(cfg.sources if name == "dev" else cfg.test_sources, strings)(stored)
+        source = None if of is None else [of.get(number, "") for number in lists.index.tolist()]
+        sets.append(ListSet(labels[name], lists, rows, groups, source))
     start = None
     if cfg.start is not None:
         known, values = read_any_weights(cfg.start)
@@ -144,10 +151,12 @@ def main(cfg: DictConfig) -> None:
             seed=cfg.seed,
             samples=cfg.samples,
             texts=cfg.texts,
+            strings=strings,
+            least=cfg.strings_least,
             say=lambda text: print(folded([text]), file=sys.stderr, flush=True),
         )
-    text = "" if tuned.text_features is None else tuned.text_features.comment()
-    save_weights(cfg.weights, tuned.weights, Origin.of_lists([sets[0].name], dense), text)
+    more = [one.comment() for one in (tuned.text_features, tuned.string_features) if one]
+    save_weights(cfg.weights, tuned.weights, Origin.of_lists([sets[0].name], dense), more)
     print(tuned.text())
     print(f"weights: {cfg.weights}", file=sys.stderr)
     if cfg.html is not None:

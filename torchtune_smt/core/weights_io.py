@@ -217,7 +217,7 @@ def save_weights(
     path: str | os.PathLike[str],
     weights: NamedWeights,
     origin: Origin | None = None,
-    last: str = "",
+    last: Sequence[str] = (),
 ) -> int:
     """Write the weights that are not 0: dense ones in the order of their ids, then sparse by name.
 
@@ -226,7 +226,7 @@ def save_weights(
     path: packed with gzip if it ends in ``.gz``.
     weights: such as `Weights`, `FrozenWeights`, or the snapshot of a learner.
     origin: what they belong to, which comments at the top say.
-    last: a comment behind them, of one line.
+    last: comments behind them, of one line each.
 
     Returns int: the number of weights written.
 
@@ -264,7 +264,7 @@ def save_weights(
     with atomic_writer(path) as file:
         file.writelines(f"# {comment}\n" for comment in comments)
         file.writelines(f"{name} {value!r}\n" for name, value in entries)
-        file.writelines([f"# {last}\n"] if last else [])
+        file.writelines(f"# {comment}\n" for comment in last)
     return len(entries)
 
 

@@ -31,6 +31,7 @@ from torchtune_smt.evaluation.significance import (
     said_p,
 )
 from torchtune_smt.evaluation.tables import Cell, Table
+from torchtune_smt.features.strings import StringFeatures
 from torchtune_smt.features.texts import NAMES, TextFeatures
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU, Measure
@@ -49,6 +50,8 @@ FEW: Final = 50
 Added = Literal["auto", "none", "dense"]
 # So many lists that a dozen weights more do not fit their noise.
 ENOUGH: Final = 500
+# Of the l1 norm of features of strings: nearly all that are noise stay out.
+STRENGTH: Final = 0.02
 # Of the scores' variance; what is left is rounding's.
 EXACT: Final = 1 - 1e-4
 
@@ -60,12 +63,14 @@ class ListSet:
     lists: with names of features and words; in each list, the hypotheses in the decoder's order.
     references: by `KBestLists.index`.
     groups: the speaker, or document, of each list; cross-validation and tests keep them together.
+    sources: the source sentence of each list, for features of texts that look at it.
     """
 
     name: str
     lists: KBestLists
     references: References
     groups: Sequence[str] | None = None
+    sources: Sequence[str] | None = None
 
     @cached_property
     def group(self) -> Int64:
@@ -122,7 +127,7 @@ class TunedLists:
 
     judged: on the lists tuned on, by cross-validation, and on the sets of tests; metric by metric.
     ranges: of up to 50 features.
-    text_features: what says which features of texts there are besides those of the lists.
+    text_features, string_features: which features of texts there are besides those of the lists.
     """
 
     weights: FrozenWeights
@@ -130,6 +135,7 @@ class TunedLists:
     ranges: list[WeightRange]
     notes: list[str]
     text_features: TextFeatures | None = None
+    string_features: StringFeatures | None = None
 
     def tables(self) -> list[Table]:
         """Return what was gained, and the weights."""
@@ -177,6 +183,8 @@ def tune_lists(
     seed: int = 0,
     samples: int = SAMPLES,
     texts: Added = "auto",
+    strings: StringFeatures | None = None,
+    least: int = 3,
     say: Callable[[str], None] = lambda text: None,
 ) -> TunedLists:
     """Tune weights on lists, and say what was gained.
@@ -193,6 +201,8 @@ def tune_lists(
     samples: of intervals and tests.
     texts: features of texts that are added to those of the lists: "none"; "dense" (see
         `TextFeatures`); "auto": these where there are 500 lists and weights to start from.
+    strings: sparse features of texts that are added, if hypotheses of `least` lists of `dev` differ
+        in them. `Auto` is then `ExpectedErrors`, with an l1 norm that leaves out what is noise.
     say: told at once what lists were sorted by.
 
     Raises InputError: a set of tests has sentences of `dev`, or the solver cannot work on the
@@ -200,6 +210,7 @@ def tune_lists(
     """
     integer(0).check("folds", folds)
     one_of(*get_args(Added)).check("texts", texts)
+    integer(1).check("least", least)
     for test in tests:
         _check_apart(dev, test)
     lists = measured(dev.lists, dev.references, metric)
@@ -227,13 +238,23 @@ def tune_lists(
     if texts == "dense" or (texts == "auto" and first.any() and several >= ENOUGH):
         text = TextFeatures.of(lists, first)
         lists = text.added(lists)
-        dimension = len(names)
-        more = np.arange(first.size, dimension)
-        first = np.append(first, np.zeros(more.size) if start is None else start.read(names, more))
         if isinstance(solver, Auto) and first.any():
             solver = replace(solver, tens=solver.few)
         added = ", ".join(NAMES)
         notes.append(f"features of texts were added (texts=none leaves them out): {added}")
+    if strings is not None:
+        if isinstance(solver, Auto):
+            # It brings torch, which a few weights do without.
+            from torchtune_smt.tuners.expected import ExpectedErrors
+
+            solver = ExpectedErrors(strength=STRENGTH)
+        dense = len(names)
+        lists = strings.added(lists, names, dev.sources, least)
+        notes.append(f"{len(names) - dense:,} features of strings were added")
+    if dimension < len(names):
+        dimension = len(names)
+        more = np.arange(first.size, dimension)
+        first = np.append(first, np.zeros(more.size) if start is None else start.read(names, more))
 
     def solved(some: KBestLists) -> Float64:
         found = solver.solve(some, first.copy(), (seed,))
@@ -254,6 +275,7 @@ def tune_lists(
         if own.features is not names:
             raise ValueError(f"{test.name} does not share the features of {dev.name}")
         own = own if text is None else text.added(own)
+        own = own if strings is None else strings.added(own, names, test.sources)
         every.append(_Chosen(test.name, test, own, own.best(weights)))
     judged = [_judged(one, by, seed, samples) for by in (metric, *held_out) for one in every]
     worse = [
@@ -282,7 +304,10 @@ def tune_lists(
     notes.append(f"p: randomisation by {whole}, {samples:,} trials; 95%: bootstrap by {whole}")
     active, _ = lists.rows.numbered()
     ranges = _ranges(lists, weights) if 0 < active.size <= FEW else []
-    return TunedLists(FrozenWeights(names, weights), judged, ranges, notes, text)
+    if strings is not None:
+        left = sum(map(strings.gives, names.names(np.flatnonzero(weights))))
+        notes.append(f"{left:,} features of strings have a weight")
+    return TunedLists(FrozenWeights(names, weights), judged, ranges, notes, text, strings)
 
 
 def _span(ends: tuple[float, float]) -> str:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
@@ -96,17 +96,24 @@ def _with_values(stored: StoredLists, names: list[str], values: Float64) -> Stor
 def with_dense(lists: KBestLists, names: Sequence[str], values: Float64) -> KBestLists:
     """Return lists with more features, that they do not have: float64 [hypotheses, names]."""
     assert lists.features is not None
-    ids = lists.features.intern(names)
-    there = values != 0
-    owner = np.repeat(np.arange(len(lists.rows)), np.diff(lists.rows.begin))
-    owner = np.concatenate([owner, np.nonzero(there)[0]])
-    order = np.argsort(owner, kind="stable")
-    rows = Rows(
-        offsets(np.bincount(owner, minlength=len(lists.rows))),
-        np.concatenate([lists.rows.feature, np.broadcast_to(ids, values.shape)[there]])[order],
-        np.concatenate([lists.rows.value, values[there]])[order],
+    owner, column = np.nonzero(values)
+    return with_entries(lists, owner, lists.features.intern(names)[column], values[owner, column])
+
+
+def with_entries(lists: KBestLists, owner: Int64, id: Integers, value: Float64) -> KBestLists:
+    """Return lists with more features, that they do not have.
+
+    owner, id, value: the hypothesis of each, its id among the features of the lists, and its value.
+    """
+    rows = lists.rows
+    owners = np.concatenate([np.repeat(np.arange(len(rows)), np.diff(rows.begin)), owner])
+    order = np.argsort(owners, kind="stable")
+    more = Rows(
+        offsets(np.bincount(owners, minlength=len(rows))),
+        np.concatenate([rows.feature, id], dtype=np.int32, casting="same_kind")[order],
+        np.concatenate([rows.value, value])[order],
     )
-    return replace(lists, rows=rows.sorted())
+    return replace(lists, rows=more.sorted())
 
 
 def scaled(stored: StoredLists, scale: Mapping[str, float], path: AnyPath) -> StoredLists:

@@ -206,6 +206,7 @@ def _assembled(
 ) -> tuple[StoredLists, list[str]]:
     """Return entries as lists, and their texts; see `read_lists`."""
     sentences: dict[str | int, Sequence[str]] = {}
+    sources: dict[str | int, str] = {}
     announced: set[str | int] = set()
     filled: set[str | int] = set()
     kept: list[Entry] = []
@@ -222,6 +223,8 @@ def _assembled(
             if not again:
                 announced.add(entry.id)
                 sentences[entry.id] = entry.references
+                if entry.source is not None:
+                    sources[entry.id] = entry.source
             continue
         entry = entry._replace(error=entry.error or again)
         strings.append(entry.text or "")
@@ -285,6 +288,7 @@ def _assembled(
         n_entries=len(strings),
         empty=frozenset(number[id] for id in announced - filled),
         references={number[id]: list(some) for id, some in sentences.items() if some},
+        sources={number[id]: source for id, source in sources.items()},
     )
     return stored, strings
 

@@ -41,6 +41,7 @@ class Entry(NamedTuple):
     error: what is wrong with it.
     references: of the sentence.
     whole: whether all of the sentence is wrong, and counts as one hypothesis.
+    source: of the sentence.
     """
 
     id: str | int
@@ -52,6 +53,7 @@ class Entry(NamedTuple):
     error: str = ""
     references: Sequence[str] = ()
     whole: bool = False
+    source: str | None = None
 
 
 def is_number(text: str) -> bool:
@@ -154,7 +156,9 @@ def read_json(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
             yield _faulty(record, path)
             continue
         references = value.get("references", [])
-        yield Entry(id, None, {}, None, path, line, references=references)
+        source = value.get("source")
+        source = source if isinstance(source, str) else None
+        yield Entry(id, None, {}, None, path, line, references=references, source=source)
         for hypothesis in value["hypotheses"]:
             yield _json_entry(id, hypothesis, path, line or 0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -135,6 +135,7 @@ class Reranker:
     by_risk: returns lists in an order of another kind, of at most so many hypotheses.
     say: told which features with a weight the lists lack.
     added: returns lists with more features, if the weights have some.
+    given: those of them that new lists need not have.
     """
 
     def __init__(
@@ -144,13 +145,15 @@ class Reranker:
         k: int,
         by_risk: Callable[[KBestLists, int], KBestLists] | None,
         say: Callable[[str], None],
-        added: Callable[[KBestLists], KBestLists] | None = None,
+        added: Callable[[StoredLists], KBestLists] | None = None,
+        given: Collection[str] = (),
     ) -> None:
         self._path, self._k, self._by_risk, self._say = path, k, by_risk, say
         self._added = added
         self._values = weights.values
         self._names = weights.features.names(range(len(weights)))
-        self._own: list[str] = []
+        self._needed = {self._names[i] for i in np.flatnonzero(self._values)}.difference(given)
+        self._size = -1
         self._weights = FrozenWeights(Vocabulary(), np.empty(0))
 
     def blocks(self, path: Path, form: str, **options: Any) -> Iterator[tuple[Block, KBestLists]]:
@@ -164,15 +167,16 @@ class Reranker:
             self._say(f"{self._path}: all weights are 0, which leaves lists as they are")
         # Nothing is written before a weight has been found.
         waiting: list[tuple[Block, KBestLists]] = []
-        active, features = int(np.count_nonzero(self._values)), None
+        features, found = None, not self._values.any()
         for block in blocks(path, form, **options):
             block.stored.check_features(path)
             if block.stored.skipped:
                 self._say(f"{path}: {block.stored.summary()}")
             features = block.stored.lists.features
             assert features is not None
-            waiting.append((block, self._reranked(block.stored.lists, features)))
-            if not self._values.any() or len(self._lacking(features)) < active:
+            waiting.append((block, self._reranked(block.stored, features)))
+            found = found or not self._needed or len(self._lacking(features)) < len(self._needed)
+            if found:
                 yield from waiting
                 waiting = []
         assert features is not None
@@ -185,22 +189,23 @@ class Reranker:
             )
         if lacking:
             self._say(
-                f"{self._path}: {len(lacking):,} of {active:,} features with a weight are nowhere "
-                f"in {path}: {_some(lacking)}"
+                f"{self._path}: {len(lacking):,} of {len(self._needed):,} features with a weight "
+                f"are nowhere in {path}: {_some(lacking)}"
             )
 
     def _lacking(self, features: Vocabulary) -> list[str]:
         """Return the features with a weight that are not known."""
-        active = [self._own[i] for i in np.flatnonzero(self._values).tolist()]
-        found = features.lookup(active) >= 0
-        return [name for name, there in zip(active, found, strict=True) if not there]
+        needed = names_in(features, [name for name in self._names if name in self._needed])
+        found = features.lookup(needed) >= 0
+        return [name for name, there in zip(needed, found, strict=True) if not there]
 
-    def _reranked(self, lists: KBestLists, features: Vocabulary) -> KBestLists:
-        if self._added is not None:
-            lists = self._added(lists)
-        own = names_in(features, self._names)
-        if own != self._own:
-            self._own, self._weights = own, FrozenWeights(Vocabulary(own), self._values)
+    def _reranked(self, stored: StoredLists, features: Vocabulary) -> KBestLists:
+        lists = stored.lists if self._added is None else self._added(stored)
+        if len(features) != self._size:
+            # Which of the names that a feature may have is the lists' may change with new ones.
+            self._size = len(features)
+            own = names_in(features, self._names)
+            self._weights = FrozenWeights(Vocabulary(own), self._values)
         if self._by_risk is None:
             return reranked(lists, self._weights, self._k)
         return self._by_risk(reranked(lists, self._weights), self._k)

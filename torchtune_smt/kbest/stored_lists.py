@@ -31,7 +31,7 @@ class StoredLists:
     n_entries: hypotheses in the file, those that were left out included: `entry` counts them from
         1.
     empty: sentences of which the file says that they have no hypothesis.
-    references: by the number of the sentence, where the file has them.
+    references, sources: by the number of the sentence, where the file has them.
     texts: hypotheses as the file has them, by entry - 1, where that was asked for.
     """
 
@@ -43,6 +43,7 @@ class StoredLists:
     n_entries: int = 0
     empty: frozenset[int] = frozenset()
     references: Mapping[int, list[str]] = field(default_factory=dict)
+    sources: Mapping[int, str] = field(default_factory=dict)
     texts: Sequence[str] = ()
 
     def summary(self) -> str:
@@ -145,6 +146,7 @@ def merged(
         n_entries=sum(part.n_entries for part in parts),
         empty=frozenset[int]().union(*(part.empty for part in parts)) - set(lists.index.tolist()),
         references={n: some for part in parts for n, some in part.references.items()},
+        sources={n: source for part in parts for n, source in part.sources.items()},
     )
     if missing := n_sentences - len(lists) - len(together.empty):
         there = np.union1d(lists.index, sorted(together.empty))

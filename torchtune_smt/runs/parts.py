@@ -201,6 +201,8 @@ class Parts:
             # On statistics of lists, which metrics of BLEU's family have in common.
             if getattr(self.solving.kind, "takes_measure", False) and not is_of_bleu(self.metric):
                 names.add("metric")
+            if getattr(self.solving.kind, "takes_gains", False):
+                names.add("metric")
         return {group for name in names for group in _GROUPS.get(name, ())}
 
     def check(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class ExpectedErrors(Checked):
     strength: of an l1 norm of the change from the start, in units of spreads.
     exempt: names of features that it does not pull at; by default those without a colon.
     """
+
+    takes_gains: ClassVar[bool] = True
 
     accepts = accepting(lr=above(0), passes=integer(1), batch_size=integer(1), strength=least(0))
 
