@@ -181,6 +181,11 @@ def example_target(split: str, reference: int = 0) -> list[str]:
     return [" ".join(words[reference]) for words in example().require(split).references]
 
 
+def content(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files below a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 def write_few(folder: Path, lines: int = 15) -> None:
     """Write the first lines of the example's dev to dev.de and dev.en."""
     for name in ("dev.de", "dev.en.0"):

@@ -183,26 +183,16 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
 
 
 _BATCH = "tuner.learning=batch regularizer.fraction=0.1"
-_PAIRS = "tuner.learning=random_pairs"
 _CLUSTERS = "tuner.learning=clusters"
 _FILES = "model=files model.grammar=a model.language_model=b"
+# What an option would change nothing of is in test_unused_options.py.
 REFUSED = {
     "regularizer=l1": "tuner=grouping learns groups by FOBOS with OSCAR, and regularizer",
     "optimizer=adagrad": "set optimizer=fobos_oscar, or leave optimizer out",
     "optimizer.regularize_dense=true": "each dense feature is a group of its own",
     "features=dense": "there are none: set features=rule_id",
-    "loss=hinge": "tuner=grouping takes no loss, and loss=hinge would change nothing",
-    "tuner.result=average": "result must be best or last, not 'average'",
     "tuner.control=single tuner.merge_identical=true": "takes features out of their",
-    "tuner.shards=4": "tuner.learning=online makes no use of it, and",
-    "tuner.learning=mix optimizer.average=epoch": "has no mean of weights",
-    "tuner.clusters.count=9": "makes no use of it, and tuner.clusters",
     f"{_CLUSTERS} regularizer.lambda2=1": "has an l1 norm of its own",
-    f"{_CLUSTERS} tuner.merge_identical=true": "makes no use of it, and",
-    f"{_PAIRS} optimizer.lr=2": "takes no steps of an optimizer, and",
-    f"{_PAIRS} tuner.scaling=rms": "makes no use of it, and tuner.scaling",
-    f"{_BATCH} tuner.passes=2": "tuner.learning=batch makes no use of it, and",
-    f"{_BATCH} optimizer.lr=2": "tuner.learning=batch takes no steps of an optimizer, and",
     "tuner.learning=batch regularizer=l1": "learns groups with OSCAR, and regularizer is",
     f"{_BATCH} tuner.minimizer.loss=logistic tuner.minimizer.mu=1": "smooth as it is",
     f"{_BATCH} regularizer.lambda1=0 regularizer.lambda2=0": "give one above 0",
@@ -210,9 +200,6 @@ REFUSED = {
     "tuner.learning=batch regularizer.lambda2=1e-8": (
         "noise=0.95 says how strong OSCAR is (null: lambda1 and lambda2 do), and"
     ),
-    "regularizer.noise=0.9": "tuner.learning=online makes no use of it",
-    "regularizer.fraction=0.1": "tuner.learning=online makes no use of it",
-    "tuner.minimizer.seconds=9": "tuner.learning=online makes no use of it",
     "regularizer.dimension=5": "regularizer.dimension=5 is smaller than the number",
     "sampler.threshold=2": "no list has a pair of hypotheses to learn from",
     "decoder=kbest_files decoder.dev=x": "decoder.train is null, and its k-best lists",

@@ -3,14 +3,21 @@
 tests/fuzz/kills.py kills more, in forks, at any moment.
 """
 
+from __future__ import annotations
+
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import test_batch
 import test_grouping
@@ -18,13 +25,15 @@ import test_online
 import test_parallel
 import test_rounds
 import torch
-from commands import MODEL, run_command, train_until_saved, write_few
+from commands import MODEL, SMALL, Outcome, Run, run_command, train, train_until_saved, write_few
 
 from torchtune_smt.core.archive import Archive
+from torchtune_smt.core.arrays import UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders import grammar_decoder
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.parallel.mixing import IterSel, Mix, Mixing
@@ -403,3 +412,121 @@ def test_only_new_names_are_written(tmp_path: Path, state: tuple[Weights, AdaGra
     again, other = fresh()
     load(tmp_path / "c.pt", run_of(again, other))
     assert torch.equal(again.parameter, weights.parameter)
+
+
+# A finished run that is made longer is one that was so from the start.
+
+ON_LISTS = ["tuner=mert", "features=dense", "threads=1", "tuner.patience=null"]
+FEW = ["data.test=null", "decoder.k=5", "decoder.pop_limit=5", "tuner.sentences=20"]
+
+
+def kept(folder: Path) -> dict[str, bytes]:
+    """What commands read of a run that has ended."""
+    names = ["weights.txt.gz", "dev.translations.txt", "test.translations.txt", "config.yaml"]
+    return {name: (folder / name).read_bytes() for name in [*names, ".hydra/overrides.yaml"]}
+
+
+def test_more_epochs(run: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter = train(place, "longer", "threads=2", "tuner.epochs=1")
+    assert shorter.bytes() != run.bytes()
+    refused = run_command("train", "resume=longer", folder=place)
+    assert refused.code == 1
+    assert (
+        "this run is finished; to make it longer give more rounds (tuner.epochs=N)" in refused.err
+    )
+    refused = run_command("train", "resume=longer", "tuner.epochs=1", folder=place)
+    assert "this run is finished, after 1 of them" in refused.err
+    assert shorter.weights.exists()
+    before, replace = kept(shorter.folder), Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if target.name == no_room_for:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    for no_room_for, more in {
+        "longer.yaml": ["tuner.epochs=2"],
+        "checkpoint.pt": ["tuner.epochs=2"],
+        "config.yaml": [],
+    }.items():
+        stopped = run_command("train", "resume=longer", *more, folder=place)
+        assert stopped.code == 1 and "make room on the disk" in stopped.err
+        assert ("go on with resume=longer" in stopped.err) == (no_room_for != "longer.yaml")
+        assert kept(shorter.folder) == before
+    assert "resuming in epoch 2" in stopped.out
+    monkeypatch.undo()
+    assert "longer: is being made longer" in run_command("compare", "longer", folder=place).err
+    outcome = run_command("train", "resume=longer", folder=place).check()
+    assert "resuming in epoch 3" in outcome.out
+    assert shorter.bytes() == run.bytes()
+    assert b"tuner.epochs=2" in kept(shorter.folder)[".hydra/overrides.yaml"]
+    refused = run_command("train", "resume=longer", folder=place)
+    assert "this run is finished" in refused.err
+    assert [line["step"] for line in shorter.metrics()] == [line["step"] for line in run.metrics()]
+
+
+def test_more_iterations(run: Run, place: Path) -> None:
+    arguments = [*MODEL, *FEW, *ON_LISTS, "tuner.keep_lists=true"]
+
+    def tuned(name: str, iterations: int) -> Path:
+        more = [f"tuner.iterations={iterations}", f"hydra.run.dir={name}"]
+        run_command("train", *arguments, *more, folder=place).check()
+        return place / name
+
+    whole, longer = tuned("mert whole", 2), tuned("mert longer", 1)
+    run_command("train", "resume='mert longer'", "tuner.iterations=2", folder=place).check()
+    for name in ("weights.txt.gz", "dev.translations.txt"):
+        assert (longer / name).read_bytes() == (whole / name).read_bytes()
+    text = (whole / "train.log").read_text()
+    assert "k-best lists of all iterations in " in text
+    assert "mert whole/lists (they stay there)" in text
+    assert "; holding the lists of 2 iterations (0." in text
+    more = ["tuner.iterations=3", "tuner.keep_lists=false"]
+    outcome = run_command("train", "resume='mert longer'", *more, folder=place)
+    assert "what more rounds would start from is not there (tuner.keep_lists=true" in outcome.err
+
+
+# A deadline for each sentence: it may end a run, and never changes a result.
+
+IN_BATCHES = ["data.test=null", "threads=1", "tuner.batch_size=10", "tuner.checkpoint_minutes=0"]
+
+
+def train_until_late(place: Path, saves: int, *arguments: str) -> Outcome:
+    """Run train, whose searches take too long once it has saved its state so many times."""
+    saved = 0
+    save = checkpoint.save_checkpoint
+
+    def counted(*values: Any) -> None:
+        nonlocal saved
+        save(*values)
+        saved += 1
+
+    @contextmanager
+    def late(seconds: float | None) -> Iterator[UInt8]:
+        assert seconds == 5
+        yield np.full(1, saved >= saves, np.uint8)
+
+    with (
+        mock.patch.object(checkpoint, "save_checkpoint", counted),
+        mock.patch.object(grammar_decoder, "deadline", late),
+    ):
+        return run_command("train", *arguments, folder=place)
+
+
+def test_late_and_resumed_with_more_time(place: Path) -> None:
+    """What was done before stays; with the same seconds the same sentence ends the run again."""
+    options = [*MODEL, *SMALL, *IN_BATCHES, "decoder.seconds=5", "hydra.run.dir=late"]
+    first = train_until_late(place, 2, *options)
+    assert first.code == 1
+    assert "its search took more than 5 s (decoder.seconds); give more" in first.err
+    saved = (place / "late" / "checkpoint.pt").read_bytes()
+    again = train_until_late(place, 0, "resume=late", "threads=1")
+    assert (again.code, again.err) == (1, first.err)
+    assert "resuming in epoch 1, after 20 sentences" in again.out
+    assert (place / "late" / "checkpoint.pt").read_bytes() == saved
+    assert not (place / "late" / "weights.txt.gz").exists()
+    run_command("train", "resume=late", "decoder.seconds=1000", folder=place).check()
+    whole = train(place, "no_deadline", *IN_BATCHES).folder
+    for name in ("weights.txt.gz", "dev.translations.txt"):
+        assert (place / "late" / name).read_bytes() == (whole / name).read_bytes()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import MODEL, SMALL, run_command
+from commands import MODEL, SMALL, Run, run_command
+from tqdm import tqdm
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.textio import read_lines
@@ -19,6 +22,7 @@ from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.console import Console
 from torchtune_smt.runs.log import RunLog
 from torchtune_smt.runs.rounds import Callback, Rounds
+from torchtune_smt.runs.transcript import transcript
 from torchtune_smt.tuners.base import Report, Tuner
 
 
@@ -294,3 +298,42 @@ def test_a_tuner_and_a_callback_of_the_users(place: Path) -> None:
     }.items():
         bad = run_command("train", *walk, more, "hydra.run.dir=no_walk", folder=place)
         assert bad.code == 1 and said in bad.err and "Traceback" not in bad.err, bad.err
+
+
+def test_the_log_of_a_run(run: Run) -> None:
+    text = (run.folder / "train.log").read_text()
+    printed = run.outcome.out.splitlines()
+    assert {line for line in printed if line.startswith(("epoch", "before", "dev", "active"))} <= {
+        *text.splitlines()
+    }
+    assert "\r" not in text + run.outcome.out + run.outcome.err
+    assert "  train.log             what was printed" in run.outcome.out
+
+
+def test_bars_are_not_taken_down(tmp_path: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out, err = Terminal(), Terminal()
+    with redirect_stdout(out), redirect_stderr(err):
+        with transcript() as taken:
+            print("first")
+            taken.open(tmp_path / "log", append=False)
+            bar = tqdm(total=3, file=sys.stderr, disable=None, mininterval=0)
+            bar.update(1)
+            tqdm.write("between", file=sys.stdout)
+            bar.update(2)
+            bar.close()
+            print("warned", file=sys.stderr)
+        print("after")
+    assert "3/3" in err.getvalue()
+    assert read_lines(tmp_path / "log") == ["first", "between", "warned"]
+    with (
+        redirect_stdout(out),
+        pytest.raises(ValueError, match="bad"),
+        transcript() as taken,
+    ):
+        taken.open(tmp_path / "log", append=True)
+        raise ValueError("bad")
+    assert read_lines(tmp_path / "log")[-1] == "ValueError: bad"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import MODEL, SMALL, Outcome, run_command
+from commands import MODEL, SMALL, Outcome, content, run_command
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import read_lines
@@ -33,10 +33,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("runs")
     train(place, "hydra.run.dir=done").check()
     return place
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 OVER = [*OPTIONS, "hydra.run.dir=done"]

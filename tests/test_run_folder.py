@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import MODEL, SMALL, Run, run_command, train_until_saved
+from commands import MODEL, SMALL, Run, content, run_command, train_until_saved
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -201,25 +201,24 @@ def test_nothing_else_is_taken(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
-    for number, value in enumerate(REFUSED[option]):
-        folder = tmp_path / str(number)
-        recorded(folder, "seed=2")
-        change(folder, {option: value})
+    recorded(tmp_path, "seed=2")
+    group = option.partition(".")[0]
+    for value in REFUSED[option]:
+        change(tmp_path, {option: value})
         with pytest.raises(InputError, match="config.yaml: the run has ") as caught:
-            taken(folder)
+            taken(tmp_path)
         assert ".".join(option.split(".")[:2]) in str(caught.value)
         assert "give this override again" in str(caught.value)
-        group = option.partition(".")[0]
-        assert taken(folder, needless=[group])[1][group] == composed()[group]
+        assert taken(tmp_path, needless=[group])[1][group] == composed()[group]
 
 
 def test_choices_are_bare_names(tmp_path: Path) -> None:
+    recorded(tmp_path)
     choices = ["../x", "dense/../../x", "~/x", "x.yaml", "..", "", "a,b", "${x}", True, ["x"]]
-    for number, choice in enumerate(choices):
-        recorded(tmp_path / str(number))
-        change(tmp_path / str(number), {}, {"features": choice})
+    for choice in choices:
+        change(tmp_path, {}, {"features": choice})
         with pytest.raises(InputError, match="hydra.yaml: names no choices"):
-            take_up(tmp_path / str(number), [])
+            take_up(tmp_path, [])
 
 
 def test_what_no_run_has_is_not_looked_at(tmp_path: Path) -> None:
@@ -246,14 +245,6 @@ def attempts(stranger: Path) -> dict[str, tuple[str, ...]]:
     return {
         "translate": (f"weights={stranger / 'weights.txt.gz'}", f"input={EXAMPLE / 'dev.de'}"),
         "train": (f"resume={stranger}",),
-    }
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
     }
 
 
@@ -297,17 +288,16 @@ RECORDS = ["config.yaml", ".hydra/overrides.yaml", ".hydra/hydra.yaml"]
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_damaged_record(tmp_path: Path, name: str) -> None:
-    for text in DAMAGED:
-        recorded(tmp_path)
-        (tmp_path / name).write_text(text, encoding="latin-1")
+    recorded(tmp_path)
+    damaged: list[tuple[str, str]] = [(text, "") for text in DAMAGED]
+    damaged += [("", kind) for kind in ("pipe", "folder", "device", "nothing")]
+    for text, kind in damaged:
+        if kind:
+            planted(tmp_path / name, kind, tmp_path)
+        else:
+            (tmp_path / name).write_text(text, encoding="latin-1")
         with pytest.raises(InputError, match=f"{name}: is no .*; the run folder is damaged"):
             take_up(tmp_path, [])
-    for kind in ("pipe", "folder", "device", "nothing"):
-        path = tmp_path / kind / name
-        recorded(tmp_path / kind)
-        planted(path, kind, tmp_path)
-        with pytest.raises(InputError, match=f"{name}: is no .*; the run folder is damaged"):
-            take_up(tmp_path / kind, [])
 
 
 def planted(path: Path, kind: str, place: Path) -> None:
