@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optim_reference import prox, soft
+from optim_reference import soft
 from test_optimizers import CASES
 
 from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, AdaGrad, CumulativeL1, FobosOscar
@@ -214,32 +214,6 @@ def test_rows_that_say_nothing_become_zero(name):
     optimizer.flush()
     alive = embedding.weight.detach().norm(dim=1) > 0
     assert alive[:3].all() and not alive[3:].any()
-
-
-@settings(max_examples=60)
-@given(seed=st.integers(0, 999), strength=st.sampled_from([0.0, 0.1, 2.0]), each=both)
-def test_the_prox_of_rows(seed, strength, each):
-    """No point near it has less of what it minimises; two steps are one of the summed size."""
-    draw = torch.Generator().manual_seed(seed)
-    w = torch.randn(4, 3, generator=draw, dtype=torch.float64)
-    w[0] = 0
-    step = torch.rand(4, 1, generator=draw, dtype=torch.float64) if each else 0.7
-    found = GroupLasso(strength).prox(w, step)
-
-    def objective(v):
-        return 0.5 * (v - w).square().sum() + (step * strength * v.norm(dim=1, keepdim=True)).sum()
-
-    for size in (1e-3, 1e-1, 1.0):
-        near = found + size * torch.randn(4, 3, generator=draw, dtype=torch.float64)
-        assert objective(found) <= objective(near)
-    twice = GroupLasso(strength).prox(GroupLasso(strength).prox(w, step), step)
-    torch.testing.assert_close(twice, GroupLasso(strength).prox(w, 2 * step), atol=1e-14, rtol=0)
-    vector = w[:, 1]
-    sizes = step[:, 0] if each else step
-    torch.testing.assert_close(
-        GroupLasso(strength).prox(vector, sizes).numpy(),
-        prox(L1(strength), vector.numpy(), np.asarray(sizes)),
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,24 @@
-"""Proximal operators against a numerical minimiser, and the facts that optimizers rely on."""
+"""Proximal operators against numerical minimisers, definitions and duality, and their facts."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from optim_reference import oscar_prox
 from scipy.optimize import minimize_scalar
 
-from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
+from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, NoRegularizer, Oscar
 
 SEPARABLE = [L1(0.3), L1(0.0), L2(0.4), ElasticNet(0.2, 0.7), ElasticNet(0, 0), NoRegularizer()]
-REGULARIZERS = [*SEPARABLE, Oscar(0.02, 0.1), Oscar(0.0, 0.3, 9), Oscar(0.2, 0.0)]
+ROWS = GroupLasso(0.3)  # of a vector, each of which is a number
+REGULARIZERS = [*SEPARABLE, ROWS, Oscar(0.02, 0.1), Oscar(0.0, 0.3, 9), Oscar(0.2, 0.0)]
 number = st.floats(-3, 3)
 
 
-@pytest.mark.parametrize("regularizer", SEPARABLE, ids=repr)
+@pytest.mark.parametrize("regularizer", [*SEPARABLE, ROWS], ids=repr)
 @given(weights=st.lists(number, min_size=1, max_size=4), step=st.floats(0, 3))
 def test_prox_minimises(regularizer, weights, step):
     result = regularizer.prox(torch.tensor(weights, dtype=torch.float64), step)
@@ -54,3 +59,141 @@ def test_l1_by_hand():
     assert L1(2.0).value(w) == 11.0
     assert L1(2.0).prox(w, 0.5).tolist() == [2.0, 0.0, 0.0, -1.0]
     assert L1(1.0).prox(w, torch.tensor([4.0, 0.25, 1.0, 0.0])).tolist() == [0, -0.25, 0, -2]
+
+
+# --- OSCAR ---
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+# Ties, zeros and signs come often.
+vectors = st.lists(
+    st.one_of(st.sampled_from([0.0, 0.5, -0.5, 1.0, -1.0, 2.0]), st.floats(-3, 3)), max_size=12
+).map(np.array)
+strengths = st.sampled_from([0.0, 1e-9, 0.01, 0.1, 0.4])
+
+
+def definition(w, lambda1, lambda2, zeros=0):
+    """Return Ω of a vector followed by some zeros, pair by pair."""
+    w = np.append(np.abs(w), np.zeros(zeros))
+    pairs = sum(max(a, b) for a, b in itertools.combinations(w, 2))
+    return lambda1 * w.sum() + lambda2 * pairs
+
+
+@given(a=vectors, lambda1=strengths, lambda2=strengths, step=st.sampled_from([0.0, 0.3, 2.0]))
+def test_prox_equals_isotonic_regression(a, lambda1, lambda2, step):
+    found = Oscar(lambda1, lambda2).prox(torch.from_numpy(a), step).numpy()
+    assert np.allclose(found, oscar_prox(a, step * lambda1, step * lambda2), rtol=0, atol=1e-14)
+
+
+@given(a=vectors, lambda1=strengths, lambda2=strengths, zeros=st.integers(0, 4))
+def test_prox_is_optimal(a, lambda1, lambda2, zeros):
+    """v is the prox iff a - v is in the dual norm's ball and meets v in full.
+
+    The ball of a sorted l1 norm: the k largest of |y| sum to no more than the k largest weights.
+    """
+    d = a.size + zeros
+    oscar = Oscar(lambda1, lambda2, d or 1)
+    v = oscar.prox(torch.from_numpy(a), 1.0).numpy()
+    y = a - v
+    ranks = lambda1 + lambda2 * (d - 1 - np.arange(a.size))
+    assert (np.cumsum(-np.sort(-np.abs(y))) <= np.cumsum(ranks) + 1e-12).all()
+    assert y @ v == pytest.approx(definition(v, lambda1, lambda2, zeros), abs=1e-12)
+
+
+@given(w=vectors, lambda1=strengths, lambda2=strengths, zeros=st.integers(0, 3))
+def test_value_equals_the_definition(w, lambda1, lambda2, zeros):
+    oscar = Oscar(lambda1, lambda2, w.size + zeros or 1)
+    expected = definition(w, lambda1, lambda2, zeros)
+    assert oscar.value(torch.from_numpy(w)).item() == pytest.approx(expected, abs=1e-12)
+
+
+@given(a=vectors, lambda1=strengths, lambda2=strengths)
+def test_sparse_vectors_equal_dense_ones(a, lambda1, lambda2):
+    oscar, dense = Oscar(lambda1, lambda2), torch.from_numpy(a)
+    sparse = dense.to_sparse().coalesce()
+    found = oscar.prox(sparse, 0.7)
+    assert found.indices().tolist() == sparse.indices().tolist()
+    assert torch.equal(found.to_dense(), oscar.prox(dense, 0.7))
+    assert oscar.value(sparse).item() == pytest.approx(oscar.value(dense).item(), abs=1e-14)
+
+
+@given(a=vectors, lambda1=strengths, lambda2=st.sampled_from([1e-18, 1e-9, 0.01, 0.1]))
+def test_groups_are_the_equal_weights(a, lambda1, lambda2):
+    result, group = Oscar(lambda1, lambda2).groups(torch.from_numpy(a), 1.0)
+    assert torch.equal(result, Oscar(lambda1, lambda2).prox(torch.from_numpy(a), 1.0))
+    assert (group < 0).tolist() == (result == 0).tolist()
+    for i, j in itertools.combinations(range(a.size), 2):
+        if group[i] >= 0 and group[i] == group[j]:
+            assert result[i] == result[j]
+        if a[i] == a[j]:  # whatever rounding does to the penalties
+            assert group[i] == group[j]
+        if group[i] >= 0 and abs(a[i]) == abs(a[j]):
+            assert group[i] // 2 == group[j] // 2
+    # Blocks are numbered in descending order, and signs tell groups of one block apart.
+    alive = group >= 0
+    order = torch.argsort(group[alive])
+    assert (result[alive][order].abs().diff() <= 0).all()
+    assert ((group[alive] % 2 == 1) == (result[alive] < 0)).all()
+
+
+def test_groups_by_hand():
+    """Ranks have the penalties 0.4, 0.3, 0.2, 0.1, 0 (d = 5): z = 1.6, 1.65, 0.3, 0.35, 0."""
+    a = torch.tensor([-1.95, 0.5, 2.0, -0.45, 0.0], dtype=torch.float64)
+    result, group = Oscar(0.0, 0.1).groups(a, 1.0)
+    assert result.tolist() == pytest.approx([-1.625, 0.325, 1.625, -0.325, 0])
+    assert group.tolist() == [1, 2, 0, 3, -1]
+
+
+@pytest.mark.parametrize(
+    ("weights", "lambda1", "lambda2", "dimension"),
+    [
+        # Penalties so small that means of z are not monotone in floating point.
+        ([0.3694044110916809] * 9, 1e-3, 1e-19, 100),
+        # z = 10, 9, 10, 11: the last three have a mean of 10, which is no less than the first.
+        ([13.0, 11.0, 11.0, 11.0], 0.0, 1.0, 4),
+    ],
+)
+def test_ties_are_one_block(weights, lambda1, lambda2, dimension):
+    _, group = Oscar(lambda1, lambda2, dimension).groups(
+        torch.tensor(weights, dtype=torch.float64), 1.0
+    )
+    assert group.tolist() == [0] * len(weights)
+
+
+def test_large_vectors():
+    generator = np.random.default_rng(0)
+    for a in (generator.normal(size=20_000), generator.integers(-3, 4, 20_000) / 8):
+        for lambda2 in (1e-9, 1e-6, 1e-5):
+            found = Oscar(0.0, lambda2).prox(torch.from_numpy(a), 1.0).numpy()
+            assert np.allclose(found, oscar_prox(a, 0.0, lambda2), rtol=0, atol=1e-13)
+
+
+def test_the_value_in_half_precision():
+    weights = torch.ones(70_000, dtype=torch.float16)
+    value = Oscar(0, 1e-9).value(weights)
+    assert value.dtype == torch.float16
+    expected = Oscar(0, 1e-9).value(weights.double())
+    torch.testing.assert_close(value.double(), expected, rtol=1e-3, atol=0)
+
+
+def test_bad_input():
+    for shape in ((), (2, 3)):
+        with pytest.raises(ValueError, match="vector"):
+            Oscar().prox(torch.ones(shape), 1.0)
+    with pytest.raises(ValueError, match="dimension must be"):
+        Oscar(dimension=0)
+    too_small = Oscar(0.1, 0.1, 2)
+    two, three = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([1.0, 3.0, 2.0])
+    too_small.prox(two, 1.0)
+    assert Oscar().value(torch.zeros(3)) == 0
+    for call in (too_small.value, lambda w: too_small.prox(w, 1.0)):
+        with pytest.raises(ValueError, match="dimension is 2, and 3 weights are not 0"):
+            call(three)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_results_have_the_type_and_device_of_the_weights(device):
+    w = torch.tensor([0.3, -1.0, 0.0], dtype=torch.float32, device=device)
+    result, group = Oscar(0.0, 0.1).groups(w, 1.0)
+    assert result.dtype == torch.float32 and result.device == group.device == w.device
+    assert result.tolist() == pytest.approx([0.2, -0.8, 0])
+    assert torch.ops.torchtune_smt.prox_oscar(w, 0.0, 0.1, 3, False)[0].tolist() == result.tolist()
