@@ -117,6 +117,8 @@ class Own:
         # A group of the user's own, for other groups.
         ["+preset=short", "--config-dir=settings_added"],
         ["loss=taking", "+loss.width=2", "--config-dir=settings_added"],
+        # What a file adds and others name.
+        ["experiment=named", "--config-dir=settings_added"],
     ],
     ids=lambda options: options[0],
 )
@@ -125,6 +127,8 @@ def test_what_is_read(run: Run, options: list[str]) -> None:
     for name, text in {
         "preset/short": "# @package _global_\ntuner:\n  epochs: 1\n",
         "loss/taking": SHORT,
+        "experiment/named": "# @package _global_\nplace: outputs\n"
+        "model:\n  folder: ${place}/models/example\n",
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.yaml").write_text(text)
@@ -132,17 +136,6 @@ def test_what_is_read(run: Run, options: list[str]) -> None:
     given = [*MODEL, *SMALL, "data.test=null", "threads=2", "tuner.sentences=5"]
     given += ["hydra.run.dir=added", "overwrite=true"]
     run_command("train", *given, *options, folder=run.place).check()
-
-
-def test_a_group_that_nothing_reads(tmp_path: Path) -> None:
-    (tmp_path / "settings" / "other").mkdir(parents=True)
-    (tmp_path / "settings" / "other" / "one.yaml").write_text("x: 1\n")
-    arguments = ["+other=one", "--config-dir=settings", "hydra.run.dir=bad"]
-    outcome = run_command("train", *arguments, folder=tmp_path)
-    assert outcome.code == 1
-    start = "error: train has no option other, and +other=one would change nothing; "
-    assert outcome.err.startswith(start)
-    assert not (tmp_path / "bad").exists()
 
 
 FILES = {
@@ -163,6 +156,19 @@ FILES = {
         "take it out",
         4,
     ),
+    # What only other choices have.
+    "experiment/mine ": (
+        "# @package _global_\ntuner:\n  iterations: 3\n",
+        "tuner (OnlineTuner) has no option iterations, and tuner.iterations would change nothing; "
+        "take it out",
+        3,
+    ),
+    # A file behind the chosen one, by its folder.
+    "loss/mine ": (
+        "defaults:\n  - base\n",
+        "loss (Hinge) has no option width, and loss.width would change nothing; take it out",
+        None,
+    ),
     "preset/mine": (
         "# @package _global_\nnothing: 1\n",
         "train has no option nothing, and nothing would change nothing; take it out",
@@ -174,53 +180,18 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_what_the_users_files_add_is_read(tmp_path: Path, name: str) -> None:
     text, message, line = FILES[name]
-    path = tmp_path / "settings" / f"{name}.yaml"
+    path = tmp_path / "settings" / f"{name.strip()}.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(text)
+    (path.parent / "base.yaml").write_text("defaults:\n  - hinge\nwidth: 2\n")
+    where = f"{path}:{line}" if line else str(path.parents[1])
     group = name.partition("/")[0]
     chosen = f"{'+' * (group == 'preset')}{group}=mine"
     outcome = run_command(
         "train", chosen, "--config-dir=settings", "hydra.run.dir=bad", folder=tmp_path
     )
     assert outcome.code == 1
-    assert outcome.err == f"error: {path}:{line}: {message}\n"
-    assert not (tmp_path / "bad").exists()
-
-
-def test_a_file_behind_a_chosen_one_adds_what_nothing_reads(tmp_path: Path) -> None:
-    folder = tmp_path / "settings" / "loss"
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text("defaults:\n  - base\n")
-    (folder / "base.yaml").write_text("defaults:\n  - hinge\nwidth: 2\n")
-    outcome = run_command(
-        "train", "loss=mine", "--config-dir=settings", "hydra.run.dir=bad", folder=tmp_path
-    )
-    assert outcome.code == 1
-    assert outcome.err == (
-        f"error: {folder.parent}: loss (Hinge) has no option width, and loss.width would change "
-        "nothing; take it out\n"
-    )
-
-
-def test_what_the_users_files_add_and_others_name(run: Run) -> None:
-    folder = run.place / "settings_named" / "experiment"
-    folder.mkdir(parents=True)
-    text = "# @package _global_\nplace: outputs\nmodel:\n  folder: ${place}/models/example\n"
-    (folder / "mine.yaml").write_text(text)
-    given = [*MODEL, *SMALL, "data.test=null", "tuner.sentences=5", "experiment=mine"]
-    given += ["--config-dir=settings_named", "hydra.run.dir=named"]
-    run_command("train", *given, folder=run.place).check()
-
-
-def test_what_only_other_choices_have(tmp_path: Path) -> None:
-    path = tmp_path / "settings" / "experiment" / "mine.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text("# @package _global_\ntuner:\n  iterations: 3\n")
-    arguments = ["experiment=mine", "--config-dir=settings", "hydra.run.dir=bad"]
-    outcome = run_command("train", *arguments, folder=tmp_path)
-    assert outcome.code == 1
-    start = f"error: {path}:3: tuner (OnlineTuner) has no option iterations, and tuner.iterations "
-    assert outcome.err.startswith(start)
+    assert outcome.err == f"error: {where}: {message}\n"
     assert not (tmp_path / "bad").exists()
 
 

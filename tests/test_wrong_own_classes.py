@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import MODEL, SMALL, Run, run_command
+from commands import MODEL, Run, run_command
 from torch import Tensor
 
 from torchtune_smt.core.errors import DivergenceError, InputError
@@ -54,54 +55,57 @@ def of_strings(index: Sequence[int], words: Vocabulary | None) -> KBestLists:
     return KBestLists.of_strings([["a"]] * len(index), index=index, words=words)
 
 
-def test_the_name_of_a_decoder(tmp_path: Path) -> None:
-    """What is said of what it does not take names the class, and not that of the file."""
-    (tmp_path / "mine.py").write_text(
-        "from torchtune_smt.decoders.base import Decoder\n\n\nclass Own(Decoder):\n"
-        "    def decode(self, sources, snapshot, *, k=None):\n        raise NotImplementedError\n"
-    )
-    outcome = run_command("train", "decoder._target_=mine.Own", "threads=1", folder=tmp_path)
-    assert outcome.code == 1
-    assert "decoder._target_=mine.Own takes no threads, and threads=1 would" in outcome.err
+CLASSES = """\
+import numpy as np
+import torch
+
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.tuners.base import Tuner
+from torchtune_smt.tuners.solver import Solution
+
+
+class Own(Decoder):
+    def decode(self, sources, snapshot, *, k=None):
+        raise NotImplementedError
+
+
+class Walk(Tuner):
+    unit = "epoch"
+
+    def __init__(self, weights):
+        ...
+
+
+class Decoding(Walk):
+    def __init__(self, decoder):
+        ...
+
+
+class Numbers:
+    def solve(self, lists, start, seed):
+        report = {"a": np.int64(3), "b": np.float32(0.5), "c": torch.tensor(2.0), "d": 1}
+        return Solution(start, report)
+"""
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "said"),
+    ("options", "said"),
     [
-        (
-            "Walk",
-            "loss=hinge",
-            "tuner._target_=tuner_of_mine.Walk takes no loss, and loss=hinge would change nothing; "
-            "leave it out",
-        ),
-        (
-            "Walk",
-            "parallel=itermix",
-            "parallel: IterMix gives each shard a decoder, and Walk "
-            "takes none: take parallel=serial, or let its class have an argument decoder",
-        ),
-        (
-            "Decoding",
-            "parallel=decode",
-            "parallel: Decode decodes all sentences with the same weights, and "
-            "Decoding changes them while it decodes: take "
-            "parallel=stale or itermix, or a tuner that collects lists, such as tuner=pro",
-        ),
+        # What is said of what a class does not take names it, and not that of the file.
+        ("decoder._target_=mine.Own threads=1", "decoder._target_=mine.Own takes no threads, and"),
+        ("tuner._target_=mine.Walk loss=hinge", "tuner._target_=mine.Walk takes no loss, and"),
+        ("tuner._target_=mine.Walk parallel=itermix", "parallel: IterMix gives each shard a dec"),
+        ("tuner._target_=mine.Decoding parallel=decode", "parallel: Decode decodes all sentences"),
     ],
 )
-def test_the_name_of_a_tuner(kind: str, given: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "tuner_of_mine.py").write_text(
-        "from torchtune_smt.tuners.base import Tuner\n\n\nclass Walk(Tuner):\n"
-        '    unit = "epoch"\n\n    def __init__(self, weights):\n        ...\n\n\n'
-        "class Decoding(Walk):\n    def __init__(self, decoder):\n        ...\n"
-    )
+def test_what_classes_do_not_take(options: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CLASSES)
     importlib.invalidate_caches()
-    options = [f"tuner._target_=tuner_of_mine.{kind}", given, "hydra.run.dir=bad"]
-    outcome = run_command("train", *options, folder=tmp_path)
-    assert (outcome.code, outcome.err) == (1, f"error: {said}\n")
+    outcome = run_command("train", *options.split(), "hydra.run.dir=bad", folder=tmp_path)
+    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    assert outcome.err.startswith(f"error: {said}")
 
 
-@pytest.mark.parametrize("group", ["decoder", "loss", "features.templates"])
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -122,19 +126,20 @@ def test_the_name_of_a_tuner(kind: str, given: str, said: str, tmp_path: Path) -
         ),
     ],
 )
-def test_classes_that_cannot_be_had(group: str, target: str, said: str, tmp_path: Path) -> None:
+def test_classes_that_cannot_be_had(target: str, said: str, tmp_path: Path) -> None:
     """The error is one line, with its cause; Hydra logs nothing besides."""
     (tmp_path / "bad_syntax.py").write_text("class X:\n    def f(:\n")
     (tmp_path / "bad_import.py").write_text("import of_nobody\n\n\nclass X: ...\n")
     (tmp_path / "bad_value.py").write_text('class X: ...\n\nraise ValueError("one\\ntwo")\n')
     importlib.invalidate_caches()
-    given = f"{group}._target_={target}"
-    if group == "features.templates":
-        given = f"{group}=[{{_target_:{target}}}]"
-    outcome = run_command("train", given, "hydra.run.dir=bad", folder=tmp_path)
-    option = f"{group}._target_=" if group == "decoder" else f"{group}: "
-    assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == f"error: {option}{target}: {said}\n"
+    templates = f"features.templates=[{{_target_:{target}}}]"
+    for given in (f"decoder._target_={target}", f"loss._target_={target}", templates):
+        outcome = run_command("train", given, "hydra.run.dir=bad", folder=tmp_path)
+        option, _, _ = given.partition("=")
+        option = f"{option}=" if option.startswith("decoder") else option.removesuffix("._target_")
+        option += ": " * (not option.endswith("="))
+        assert (outcome.code, outcome.out) == (1, "")
+        assert outcome.err == f"error: {option}{target}: {said}\n"
 
 
 @pytest.mark.parametrize(
@@ -347,13 +352,6 @@ def test_modes_of_the_caller_change_nothing(
         np.testing.assert_array_equal(tuned(loss, optimizer), expected)
 
 
-def test_the_value_of_oscar_on_another_default_device() -> None:
-    weights = torch.tensor([1.0, -2.0])
-    expected = Oscar(0.1, 0.2).value(weights)
-    with torch.device("meta"):
-        assert Oscar(0.1, 0.2).value(weights).equal(expected)
-
-
 @pytest.mark.parametrize(
     ("found", "message"),
     [
@@ -374,31 +372,19 @@ def test_what_a_solver_returns(found: Any, message: str) -> None:
         tune(LISTS, GroupedSolver(own, FeatureGroups(np.arange(3), 3)))
 
 
-def test_weights_that_a_solver_finds_are_float64() -> None:
-    own = SimpleNamespace(solve=lambda lists, start, seed: Solution(np.array([1, 2, 3]), {}))
-    found = tune(LISTS, own)
-    assert found.values.dtype == np.float64 and found.values.tolist() == [1.0, 2.0, 3.0]
+@pytest.fixture(scope="module")
+def own(run: Run) -> list[str]:
+    """A file of classes in the folder of commands, and what is common to runs with them."""
+    (run.place / "mine.py").write_text(CLASSES)
+    importlib.invalidate_caches()
+    sys.modules.pop("mine", None)
+    return [*MODEL, "features=dense", "data.test=null", "tuner.sentences=10", "decoder.k=5"]
 
 
-CLASSES = """\
-import numpy as np
-import torch
-
-from torchtune_smt.tuners.solver import Solution
-
-
-class Numbers:
-    def solve(self, lists, start, seed):
-        report = {"a": np.int64(3), "b": np.float32(0.5), "c": torch.tensor(2.0), "d": 1}
-        return Solution(start, report)
-"""
-
-
-def test_numbers_of_a_solver(run: Run) -> None:
-    (run.place / "own_numbers.py").write_text(CLASSES)
-    options = [*MODEL, "tuner.sentences=10", "features=dense", "data.test=null", "decoder.k=5"]
-    options += ["tuner=batch", "tuner.solver={_target_:own_numbers.Numbers}", "tuner.iterations=1"]
-    outcome = run_command("train", *options, "hydra.run.dir=numbers", folder=run.place).check()
+def test_numbers_of_a_solver(run: Run, own: list[str]) -> None:
+    options = ["tuner=batch", "tuner.solver={_target_:mine.Numbers}", "tuner.iterations=1"]
+    given = [*own, *options, "hydra.run.dir=numbers"]
+    outcome = run_command("train", *given, folder=run.place).check()
     assert "tuning has gained nothing" in outcome.out
     fit = Run(run.place, "numbers", outcome)
     assert [fit.mean(f"fit/{name}") for name in "abcd"] == [3.0, 0.5, 2.0, 1.0]
@@ -411,14 +397,14 @@ class Short(Mixing):
         return np.zeros(1)
 
 
-def test_what_a_parallel_strategy_combines(run: Run) -> None:
-    options = [*MODEL, *SMALL, "features=dense", "data.test=null", "parallel.shards=2"]
-    options += [
+def test_what_a_parallel_strategy_combines(run: Run, own: list[str]) -> None:
+    options = [
         "parallel=itermix",
         "parallel._target_=test_wrong_own_classes.Short",
-        "engine.workers=1",
+        "parallel.shards=2",
     ]
-    outcome = run_command("train", *options, "hydra.run.dir=combined", folder=run.place)
+    given = [*own, *options, "engine.workers=1", "hydra.run.dir=combined"]
+    outcome = run_command("train", *given, folder=run.place)
     assert outcome.code == 1
     assert "combine of Short must return a weight for each feature, an array of" in outcome.err
     assert outcome.err.endswith("returned ndarray of float64 and shape (1,)\n")
