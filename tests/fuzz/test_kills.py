@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # One of each loop; tests/test_resume.py stops all tuners where they have saved their run.
-FEW = ["online", "pro", "grouping", "mix", "stale", "build"]
+FEW = ["online", "grouping", "mix", "stale", "build"]
 
 
 @pytest.mark.slow
