@@ -48,11 +48,9 @@ def open_worker() -> Worker:
 
 
 def content(lists: KBestLists) -> list[list[Any]]:
-    assert lists.score is not None
-    rows = lists.rows
-    parts = [lists.index, lists.begin, lists.score, rows.begin, rows.feature, rows.value]
+    parts = [lists.index, lists.begin, lists.score, *vars(lists.rows).values()]
     texts = [lists.text(h) for h in range(lists.n_hypotheses)]
-    return [*(part.tolist() for part in parts), texts]
+    return [*(part.tolist() for part in parts if part is not None), texts]
 
 
 def test_lists_are_those_of_the_decoder_itself() -> None:

@@ -86,16 +86,6 @@ def test_probabilities_sum_to_one_after_any_context(sentences: list[list[str]], 
         assert total == pytest.approx(1.0, abs=1e-5)
 
 
-def test_orders_that_no_sentence_is_long_enough_for_are_empty(tmp_path: Path) -> None:
-    ngrams = estimate([["a"], ["b"]], 5, DISCOUNT_FALLBACK)
-    assert [rows.shape[0] for rows in ngrams.rows] == [5, 4, 2, 0, 0]
-    write_arpa(tmp_path / "own.arpa", ngrams)
-    again = NgramModel.load(tmp_path / "own.arpa", cache=False)
-    expected = NgramModel.from_ngrams(ngrams)
-    assert again.order == expected.order == 5
-    assert again.score(["a"])[0] == pytest.approx(expected.score(["a"])[0], abs=1e-6)
-
-
 def test_discounts_of_small_data_need_a_fallback() -> None:
     sentences = [["a", "b"], ["b", "a"]]
     with pytest.raises(InputError, match="discounts of 1-grams .* give discount_fallback"):
@@ -103,13 +93,6 @@ def test_discounts_of_small_data_need_a_fallback() -> None:
     low = estimate(sentences, 2, (0.1, 0.1, 0.1))
     high = estimate(sentences, 2, (0.9, 0.9, 0.9))
     assert low.prob[1].max() > high.prob[1].max()
-
-
-def test_fallback_is_not_used_where_discounts_can_be_estimated(shared: Path) -> None:
-    text = read_lines(shared / "data" / "multi30k-de-en" / "dev.en")
-    sentences = [line.split() for line in text]
-    one, other = (estimate(sentences, 2, fallback) for fallback in (None, (0.5, 1.0, 1.5)))
-    np.testing.assert_array_equal(one.prob[1], other.prob[1])
 
 
 @pytest.mark.parametrize("word", ["<s>", "</s>", "<unk>", "<UNK>", "", "a b", "a\t"])

@@ -418,8 +418,7 @@ class _Reader(Sections):
     def _weights_of(
         self, features: list[Feature], given: Mapping[str, tuple[list[float], int]]
     ) -> dict[str, float]:
-        """Return the dense weights, by the decoder's names."""
-        weights: dict[str, float] = {}
+        """Return the dense weights, by the decoder's names; each feature has its own."""
         named = {feature.name: feature for feature in features}
         for label, (values, line) in given.items():
             if label not in named:
@@ -431,12 +430,8 @@ class _Reader(Sections):
             if wanted not in (None, len(values)):
                 message = f"{label} has {len(values)} weights, and {wanted} are needed"
                 raise self.error(message, line)
-            own = LANGUAGE_MODEL if named[label].kind in _LANGUAGE_MODELS else label
-            weights |= zip(numbered(own, len(values)), values, strict=True)
         for name, feature in named.items():
-            if name == _UNKNOWN_WORDS:
-                weights.setdefault(f"{name}_0", _DEFAULT)
-            elif name not in given:
+            if name != _UNKNOWN_WORDS and name not in given:
                 message = f"the feature {name} has no weights; add `{name}= ...` to [weight]"
                 raise self.error(message, feature.line)
-        return weights
+        return self.named_weights(phrase_decoder=True)[0]
