@@ -1,0 +1,580 @@
+"""Language models: ARPA files and copies; estimation; queries."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from lm_reference import BEGIN, END, DictModel, dict_models, kneser_ney, to_dict, to_ngrams
+
+from torchtune_smt.core.archive import cache_path, file_checksum
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.lm import (
+    DISCOUNT_FALLBACK,
+    NgramModel,
+    Ngrams,
+    build_folds,
+    build_tables,
+    estimate,
+    load_folds,
+    read_arpa,
+    write_arpa,
+)
+from torchtune_smt.lm.folds import fold_of
+from torchtune_smt.lm.kernels import advance, match, transition
+from torchtune_smt.lm.tables import LmTables, read_cache, write_cache
+
+SMALL = """\\data\\
+ngram 1=5
+ngram 2=3
+
+\\1-grams:
+-2\t<unk>
+0\t<s>\t-0.5
+-1\t</s>
+-1.5\ta\t-0.25
+-1.25\tb\t0
+
+\\2-grams:
+-0.5\t<s> a
+-0.75\ta b
+-1\tb </s>
+
+\\end\\
+"""
+
+
+def load(folder: Path, text: str | bytes) -> NgramModel:
+    path = folder / "model.arpa"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return NgramModel.load(path, cache=False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("\t", " "),
+        ("\n", "\r\n"),
+        ("<unk>", "<UNK>"),
+        ("-1.5\t", "-15e-1\t"),
+        ("-1.5\t", "-0.00015E+4\t"),
+        ("\\data\\", "made by hand\n\n\\data\\"),
+        ("ngram 2=3", "ngram  2 = 3"),
+        ("\\end\\\n", "\\end\\"),
+        ("0\t<s>", "-INF  <s>"),
+        ("0\t<s>", "-99\t<s>"),
+        (" b\n", " b\t0.0 \n"),
+        ("-2\t<unk>\n0\t<s>\t-0.5\n", "0\t<s>\t-0.5\n-2\t<unk>\n"),
+    ],
+)
+def test_spellings_that_mean_the_same(tmp_path: Path, old: str, new: str) -> None:
+    assert old in SMALL
+    model = load(tmp_path, SMALL.replace(old, new))
+    assert (model.order, model.words[0], len(model.words)) == (2, "<unk>", 5)
+    assert model.score(["a", "b"]) == (-0.5 - 0.75 - 1.0, 0)
+    assert model.score(["b", "c"]) == (-0.5 - 1.25 - 2.0 - 1.0, 1)
+
+
+def test_an_unknown_word_that_is_not_there_gets_minus_100_and_words_may_be_any_utf8(
+    tmp_path: Path,
+) -> None:
+    word = "größe日本\u00a0x"
+    text = SMALL.replace("-2\t<unk>\n", "").replace("1=5", "1=4")
+    model = load(tmp_path, text.replace("\tb", f"\t{word}").replace(" b", f" {word}"))
+    assert model.words[0] == "<unk>"
+    assert model.score(["a", word, "c"], eos=False) == (-0.5 - 0.75 - 100.0, 1)
+
+
+ERRORS = [
+    ("-0.75\ta b\n", "", 15, "the header counts 3 2-grams, and here they end after 2"),
+    ("2=3", "2=2", 15, "more n-grams than the header's count"),
+    ("1=5", "1=4", 10, "more 1-grams than the header's count"),
+    ("1=5", "1=6", 11, "counts 6 1-grams, and here they end after 5"),
+    ("2=3", "2=99999999", 3, "do not fit into a file of this size"),
+    ("1=5", "1=0", 2, "there must be unigrams"),
+    ("ngram 2=3", "ngram 3=3", 3, "'ngram 2=' was expected"),
+    ("ngram 2=3", "ngram two=3", 3, "the header needs lines like"),
+    ("ngram 1=5\nngram 2=3\n", "", 3, "has no 'ngram 1=' line"),
+    ("\\2-grams:", "\\3-grams:", 12, "'\\\\2-grams:' was expected"),
+    ("\\end\\\n", "", 17, "\\\\end\\\\ is missing"),
+    ("\\end\\", "\\3-grams:", 17, "\\\\end\\\\ was expected"),
+    ("-1.5\t", "-1.5x\t", 9, "no finite number"),
+    ("-1.5\t", "nan\t", 9, "no finite number"),
+    ("-1.5\t", "-inf\t", 9, "no finite number"),
+    ("0\t<s>", "inf\t<s>", 7, "no finite number"),
+    ("-1.5\t", "-1e999\t", 9, "no finite number"),
+    ("-1.5\t", "--1\t", 9, "no finite number"),
+    ("-1.5\t", "1.5\t", 9, "log probability above 0"),
+    ("-0.25", "-0.2.5", 9, "no finite number"),
+    ("a\t-0.25", "a\t-0.25\t7", 9, "too many fields for a 1-gram"),
+    ("a b", "a b\t0 0", 14, "highest order, which has no back-off"),
+    ("a b", "a b\tzero", 14, "highest order, which has no back-off"),
+    ("a b", "a b\t-0.5", 14, "highest order, which has no back-off"),
+    ("a b", "a", 14, "a 2-gram needs a log probability and 2 words"),
+    ("a b", "a zebra", 14, "'zebra' of this 2-gram is not among the unigrams"),
+    ("-1.25\tb\t0", "-1.25\ta\t0", 10, "'a' stands twice among the unigrams"),
+    ("a b", "<s> a", 14, "'<s> a' stands twice"),
+    ("<s>\t-0.5", "<t>\t-0.5", 6, "the unigrams lack <s>"),
+    ("</s>\n-1.5", "</t>\n-1.5", 6, "the unigrams lack </s>"),
+    ("-1.5\t", "-1e30\t", 9, "no finite number"),
+    (SMALL, "\\data\\\n" + "".join(f"ngram {n}=1\n" for n in range(1, 8)), 8, "order 7: at most 6"),
+    (SMALL, "\n\nhello\n", None, "no ARPA file"),
+    (SMALL, "mmap lm http://kheafield.com/code format version 5\n\0", None, "binary of KenLM"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "message"), ERRORS)
+def test_errors_name_the_line(
+    tmp_path: Path, old: str, new: str, line: int | None, message: str
+) -> None:
+    assert SMALL.count(old) >= 1
+    with pytest.raises(InputError, match=message) as caught:
+        load(tmp_path, SMALL.replace(old, new, 1))
+    assert (caught.value.path, caught.value.line) == (tmp_path / "model.arpa", line)
+
+
+@given(dict_models())
+@settings(max_examples=50)
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, reference: DictModel
+) -> None:
+    folder = tmp_path_factory.mktemp("lm")
+    ngrams = to_ngrams(reference)
+    write_arpa(folder / "own.arpa.gz", ngrams)
+    again = read_arpa(folder / "own.arpa.gz")
+    assert to_dict(again) == to_dict(ngrams)
+    (folder / "reference.arpa").write_text(reference.arpa())
+    assert to_dict(read_arpa(folder / "reference.arpa")).prob == to_dict(ngrams).prob
+
+
+def test_words_longer_than_the_buffer_are_written(tmp_path: Path) -> None:
+    giant = "x" * (1 << 21)
+    reference = DictModel({(w,): -1.0 for w in ("<s>", "</s>", "<unk>", giant, "y")})
+    write_arpa(tmp_path / "own.arpa", to_ngrams(reference))
+    assert to_dict(read_arpa(tmp_path / "own.arpa")) == reference
+
+
+CHANGED = SMALL.replace("-0.5\t<s> a", "-0.1\t<s> a")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "model.arpa").write_text(SMALL)
+    return tmp_path / "model.arpa"
+
+
+def score_of_a(path: Path, *options: bool, **more: str) -> float:
+    return NgramModel.load(path, *options, **more).score(["a"], eos=False)[0]
+
+
+def assert_same(model: NgramModel, other: NgramModel) -> None:
+    assert model.order == other.order
+    assert model.words.names(range(len(model.words))) == other.words.names(range(len(other.words)))
+    for one, two in zip(model.tables, other.tables, strict=True):
+        assert one.dtype == two.dtype
+        np.testing.assert_array_equal(one, two)
+    assert model.score(["a", "b", "c"]) == other.score(["a", "b", "c"])
+
+
+def test_cache_is_written_and_read(path: Path) -> None:
+    model = NgramModel.load(path)
+    stored = read_cache(path, file_checksum(path))
+    assert stored is not None
+    assert_same(model, NgramModel(*stored))
+    assert_same(model, NgramModel.load(path))
+    # It is what is read: a copy with other numbers says so. What is read is private.
+    changed = NgramModel.load(path)
+    changed.tables.nodes["prob"][1:] -= 1
+    assert score_of_a(path) == -0.5
+    write_cache(path, file_checksum(path), changed.order, changed.words, changed.tables)
+    assert score_of_a(path) == -1.5
+    assert_same(model, NgramModel.load(path, cache=False))
+
+
+def test_cache_of_other_content_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert score_of_a(path) == -0.5
+    times, expected = path.stat(), file_checksum(path)
+    for cache in (False, True, True):
+        assert score_of_a(path, cache, expected=expected) == -0.5
+    # In place, of equal size, with the old time.
+    path.write_text(CHANGED)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for _ in range(2):
+        assert score_of_a(path) == pytest.approx(-0.1)
+    for cache in (False, True):
+        with pytest.raises(InputError, match="is damaged or another file; remove the model's"):
+            NgramModel.load(path, cache, expected=expected)
+
+    def replaced(ngrams: Ngrams) -> LmTables:
+        """A file that is replaced while it is parsed leaves no wrong cache."""
+        path.write_text(SMALL)
+        return build_tables(ngrams)
+
+    cache_path(path).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("torchtune_smt.lm.model.build_tables", replaced)
+        assert score_of_a(path) == pytest.approx(-0.1)
+    assert score_of_a(path) == -0.5
+
+
+def test_damaged_caches_are_replaced(path: Path) -> None:
+    model = NgramModel.load(path)
+    whole = cache_path(path).read_bytes()
+    for damaged in (b"x" * 4096, *(whole[:kept] for kept in (0, 5, 12, 100, 700))):
+        cache_path(path).write_bytes(damaged)
+        assert read_cache(path, file_checksum(path)) is None
+        assert_same(model, NgramModel.load(path))
+        assert cache_path(path).read_bytes() == whole
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "device", "folder"])
+def test_nothing_is_written_through_what_has_the_name_of_a_cache(
+    kind: str, path: Path, tmp_path: Path
+) -> None:
+    thesis = tmp_path / "thesis"
+    thesis.write_text("mine")
+    if kind == "pipe":
+        os.mkfifo(cache_path(path))
+    elif kind == "folder":
+        cache_path(path).mkdir()
+    else:
+        cache_path(path).symlink_to(thesis if kind == "link" else "/dev/zero")
+    for _ in range(2):
+        assert_same(NgramModel.load(path), NgramModel.load(path, cache=False))
+    assert thesis.read_text() == "mine"
+    assert cache_path(path).is_file() == (kind in ("link", "device"))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+# The bigrams' first discount is 0 here, so that "d" leaves nothing to back-off.
+NO_BACKOFF = [list("abbbed"), list("bebeb"), list("becbbd")]
+corpora = st.lists(st.lists(st.sampled_from("abcde"), max_size=8), min_size=1, max_size=12)
+
+
+def in_order(ngrams: Ngrams, ids: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    """Rows, probabilities and back-offs of each order, sorted, words replaced by `ids`."""
+    result = []
+    for rows, prob, backoff in zip(ngrams.rows, ngrams.prob, ngrams.backoff, strict=True):
+        order = np.lexsort(ids[rows].T)
+        result.append((ids[rows][order], prob[order], backoff[order]))
+    return result
+
+
+def test_numbers_are_those_of_lmplz(shared: Path, tmp_path: Path) -> None:
+    oracle = read_arpa(shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz")
+    text = read_lines(shared / "data" / "multi30k-de-en" / "train.en.gz")
+    own = estimate([line.split() for line in text])
+    write_arpa(tmp_path / "own.arpa", own)
+    ids = oracle.words.lookup(own.words.names(range(len(own.words))))
+    assert len(own.words) == len(oracle.words)
+    expected = in_order(oracle, np.arange(len(oracle.words)))
+    # As estimated, and as written and read again; the words stand in one order in both.
+    for ngrams in (own, read_arpa(tmp_path / "own.arpa")):
+        for (rows, prob, backoff), (e_rows, e_prob, e_backoff) in zip(
+            in_order(ngrams, ids), expected, strict=True
+        ):
+            np.testing.assert_array_equal(rows, e_rows)
+            np.testing.assert_allclose(prob, e_prob, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(backoff, e_backoff, rtol=0, atol=1e-6)
+
+
+@given(corpora, st.integers(1, 5))
+@example(NO_BACKOFF, 4)
+@settings(max_examples=80)
+def test_numbers_are_those_of_the_definition(sentences: list[list[str]], order: int) -> None:
+    ngrams = estimate(sentences, order, DISCOUNT_FALLBACK)
+    # Also where nothing is left to back off.
+    assert all(np.isfinite(values).all() for values in (*ngrams.prob, *ngrams.backoff))
+    own = to_dict(ngrams)
+    expected = kneser_ney(sentences, order, DISCOUNT_FALLBACK)
+    for got, want in ((own.prob, expected.prob), (own.backoff, expected.backoff)):
+        # An order that no sentence is long enough for has no n-grams.
+        assert got.keys() == want.keys()
+        for ngram, value in want.items():
+            assert got[ngram] == pytest.approx(value, abs=1e-6)
+
+
+@given(corpora, st.integers(1, 4))
+@example(NO_BACKOFF, 4)
+@settings(max_examples=30)
+def test_probabilities_sum_to_one_after_any_context(sentences: list[list[str]], order: int) -> None:
+    model = NgramModel.from_ngrams(estimate(sentences, order, DISCOUNT_FALLBACK))
+    words = [w for w in model.words.names(range(len(model.words))) if w != "<s>"]
+    for context in (["a"], ["a", "b"], ["e", "e", "a"], ["new"], sentences[0]):
+        before = model.score(context, eos=False)[0]
+        total = sum(10 ** (model.score([*context, w], eos=False)[0] - before) for w in words)
+        assert total == pytest.approx(1.0, abs=1e-5)
+
+
+def test_discounts_of_small_data_need_a_fallback() -> None:
+    sentences = [["a", "b"], ["b", "a"]]
+    with pytest.raises(InputError, match="discounts of 1-grams .* give discount_fallback"):
+        estimate(sentences, 2)
+    low = estimate(sentences, 2, (0.1, 0.1, 0.1))
+    high = estimate(sentences, 2, (0.9, 0.9, 0.9))
+    assert low.prob[1].max() > high.prob[1].max()
+
+
+@pytest.mark.parametrize("word", ["<s>", "</s>", "<unk>", "<UNK>", "", "a b", "a\t"])
+def test_words_that_arpa_cannot_hold_are_errors(word: str, tmp_path: Path) -> None:
+    sentences = [["a"], ["b", "a"], [], ["a", word, "b"], [word]]
+    options = {"discount_fallback": DISCOUNT_FALLBACK, "path": "train.en"}
+    for make in (estimate, partial(build_folds, tmp_path, n_folds=2)):
+        with pytest.raises(InputError, match="cannot be a word of a language model") as caught:
+            make(sentences=sentences, order=2, **options)
+        assert (caught.value.path, caught.value.line) == ("train.en", 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "no sentences"),
+        (([["a"]], 0), "order must be .*up to 6.*, not 0"),
+        (([["a"]], 7), "order must be .*up to 6.*, not 7"),
+        *(
+            (([["a"]], 2, fallback), "discount_fallback")
+            for fallback in ((0.0, 1.0, 1.5), (1.5, 1.0, 1.5), (0.5, 1.0, -1.0))
+        ),
+    ],
+)
+def test_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        estimate(*arguments)
+
+
+TEXT = """\
+the dog sees the cat
+the cat sees a bird
+a bird sings
+the dog sleeps
+a zebra sleeps
+the cat sleeps
+the bird sees the dog
+"""
+SENTENCES = [line.split() for line in TEXT.splitlines()]
+
+
+def test_fold_models_have_not_seen_their_fold(tmp_path: Path) -> None:
+    build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
+    folds = load_folds(tmp_path)
+    assert len(folds) == 3
+    for i, words in enumerate(SENTENCES):
+        assert fold_of(i, 3) == i % 3
+        others = [other for k, other in enumerate(SENTENCES) if k % 3 != i % 3]
+        expected = NgramModel.from_ngrams(estimate(others, 3, DISCOUNT_FALLBACK)).score(words)
+        total, unknown = folds[i % 3].score(words)
+        assert total == pytest.approx(expected[0], abs=1e-5)
+        assert unknown == expected[1]
+    # "zebra" occurs in sentence 4 only.
+    assert "zebra" not in folds[1].words
+    assert "zebra" in folds[2].words
+
+
+def test_fold_errors(tmp_path: Path) -> None:
+    def refused(message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            load_folds(tmp_path)
+
+    for n_folds, message in ((1, "n_folds must be"), (8, "7 sentences are too few for 8 folds")):
+        with pytest.raises(ValueError, match=message):
+            build_folds(tmp_path, SENTENCES, n_folds)
+    refused("no whole set of fold models")
+    build_folds(tmp_path, SENTENCES, 2, 2, DISCOUNT_FALLBACK)
+    # A build that breaks off leaves nothing that could be taken for whole.
+    with pytest.raises(InputError, match="discounts"):
+        build_folds(tmp_path, SENTENCES, 3, 2)
+    refused("no whole set of fold models")
+    for text, message in (("[]", "is damaged"), ('{"n_folds": 3, "version": 0}', "version 0")):
+        (tmp_path / "folds.json").write_text(text)
+        refused(message)
+
+
+def test_other_fold_models_are_refused(tmp_path: Path) -> None:
+    digest = build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
+    assert len(load_folds(tmp_path, expected=digest)) == 3
+    build_folds(tmp_path / "other", SENTENCES[1:], 3, 3, DISCOUNT_FALLBACK)
+    with pytest.raises(InputError, match="folds.json: is of another model; remove the model's"):
+        load_folds(tmp_path / "other", expected=digest)
+    # One model of them, in the place of another.
+    fold = tmp_path / "fold-1.arpa.gz"
+    fold.write_bytes((tmp_path / "fold-2.arpa.gz").read_bytes())
+    with pytest.raises(InputError, match="fold-1.arpa.gz: is damaged or another file"):
+        load_folds(tmp_path)
+
+
+DATA = Path(__file__).parent / "data" / "lm"
+
+sentences = st.lists(st.sampled_from([*"abcd", "nowhere"]), max_size=9)
+
+
+@given(dict_models(), sentences, st.booleans(), st.booleans())
+@settings(max_examples=150)
+def test_scores_are_those_of_back_off(
+    reference: DictModel, words: list[str], bos: bool, eos: bool
+) -> None:
+    model = NgramModel.from_ngrams(to_ngrams(reference))
+    total, unknown = model.score(words, bos, eos)
+    assert total == pytest.approx(reference.score(words, bos, eos), abs=1e-5)
+    assert unknown == sum((w,) not in reference.prob for w in words)
+    for found in model.score_all([words, [], words], bos, eos):
+        assert found[[0, 2]].tolist() == [total if found.dtype == float else unknown] * 2
+
+
+@given(dict_models(), sentences, st.booleans())
+@settings(max_examples=100)
+def test_minimised_states_score_as_the_full_history(
+    reference: DictModel, words: list[str], bos: bool
+) -> None:
+    model = NgramModel.from_ngrams(to_ngrams(reference))
+    state = model.begin_state if bos else 0
+    history: tuple[str, ...] = (BEGIN,) if bos else ()
+    for word, id in zip(words, model.word_ids(words), strict=True):
+        # Every word that could come next, not only the one that does.
+        for (other,) in (g for g in reference.prob if len(g) == 1):
+            logp, _ = advance(*model.tables, state, model.words.id(other))
+            assert logp == pytest.approx(reference.logp(history, other), abs=1e-5)
+        _, state = advance(*model.tables, state, int(id))
+        assert model.tables.nodes["length"][state] < model.order
+        history += (word,)
+
+
+@given(dict_models(closed=True))
+@settings(max_examples=100)
+def test_tables_mean_what_they_say(reference: DictModel) -> None:
+    model = NgramModel.from_ngrams(to_ngrams(reference))
+    table, t = model.tables
+    size = len(reference.prob) + 1
+    nodes: dict[tuple[str, ...], int] = {}
+    for node in range(size):
+        words: list[str] = []
+        at = node
+        while at:
+            words.append(model.words[t["word"][at]])
+            at = int(t["prefix"][at])
+        nodes[tuple(reversed(words))] = node
+    assert len(nodes) == t.size == size
+    assert set(nodes) == {(), *reference.prob}
+    assert table.size & (table.size - 1) == 0
+    assert table.size >= 2 * np.count_nonzero(table["key"])
+    used = table[table["key"] != 0]
+    assert (used["state"] == t["state"][used["val"]]).all()
+
+    # What the definition of LmTables.state says, in words.
+    def has_or_is(ngram: tuple[str, ...]) -> bool:
+        return reference.backoff.get(ngram, 0.0) != 0.0 or any(g[:-1] == ngram for g in nodes if g)
+
+    kept = {
+        g[i:] for g in nodes if 0 < len(g) < reference.order and has_or_is(g) for i in range(len(g))
+    }
+    for ngram, node in nodes.items():
+        n = len(ngram)
+        assert t["length"][node] == n
+        assert t["suffix"][node] == nodes[ngram[1:]]
+        assert t["prefix"][node] == nodes[ngram[:-1]]
+        assert t["extends_left"][node] == any(g[1:] == ngram for g in nodes if g)
+        backoffs = [reference.backoff.get(ngram[i:], 0.0) for i in range(n)]
+        assert t["backoff_sum"][node] == sum(backoffs)
+        if n:
+            assert t["prob"][node] == reference.prob[ngram]
+        state = next((ngram[i:] for i in range(n) if ngram[i:] in kept), ())
+        assert t["state"][node] == nodes[state]
+        for (word,) in (g for g in nodes if len(g) == 1):
+            assert transition(table, node, model.words.id(word)) == nodes.get((*ngram, word), -1)
+    assert [nodes[(w,)] for w in model.words.names(range(len(model.words)))] == list(
+        range(1, len(model.words) + 1)
+    )
+
+
+@given(dict_models(closed=True), sentences, st.booleans())
+@settings(max_examples=50)
+def test_match_finds_the_longest_ngram(reference: DictModel, words: list[str], bos: bool) -> None:
+    model = NgramModel.from_ngrams(to_ngrams(reference))
+    nodes = model.tables.nodes
+    state = model.begin_state if bos else 0
+    history: tuple[str, ...] = (BEGIN,) if bos else ()
+    for id in model.word_ids(words):
+        history += (model.words[id],)
+        suffixes = (history[i:] for i in range(len(history)))
+        longest = next(ngram for ngram in suffixes if ngram in reference.prob)
+        logp, node = match(*model.tables, state, int(id))
+        assert nodes["length"][node] == len(longest)
+        at = node
+        for word in reversed(longest):
+            assert model.words[nodes["word"][at]] == word
+            at = nodes["prefix"][at]
+        assert (logp, nodes["state"][node]) == advance(*model.tables, state, int(id))
+        state = int(nodes["state"][node])
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_list_with_an_ngram_twice_is_an_error(missing: bool) -> None:
+    """Also behind one that is missing."""
+    grams = ["<s>", "</s>", "<unk>", "a", "b", "c", "a b", "b c", "c a", "a b c", "c a b", "b c a"]
+    prob = {tuple(gram.split()): -0.5 for gram in grams if not (missing and gram == "c a")}
+    ngrams = to_ngrams(DictModel(prob))
+    assert build_tables(ngrams) is not None
+    for values in (ngrams.rows, ngrams.prob, ngrams.backoff):
+        values[2] = values[2][[0, 1, 0, 2]]
+    with pytest.raises(InputError, match="stands twice"):
+        build_tables(ngrams)
+
+
+def test_perplexity_counts_sentence_ends_and_unknown_words() -> None:
+    reference = DictModel({(w,): -1.0 for w in (BEGIN, END, "a")} | {("<unk>",): -3.0})
+    model = NgramModel.from_ngrams(to_ngrams(reference))
+    assert model.perplexity(["a a", "b"]) == pytest.approx(10 ** ((2 + 1 + 3 + 1) / 5))
+    assert model.perplexity([]) == 1.0
+
+
+@pytest.mark.parametrize("name", ["kneser-ney.arpa", "pruned.arpa"])
+def test_scores_recorded_from_kenlm(name: str) -> None:
+    model = NgramModel.load(DATA / name, cache=False)
+    entries = json.loads((DATA / "scores.json").read_text())[name]
+    assert len(entries) >= 100
+    for text, bos, eos, total, unknown in entries:
+        own_total, own_unknown = model.score(text.split(), bos, eos)
+        assert own_total == pytest.approx(total, abs=2e-6 * (2 + len(text.split())))
+        assert own_unknown == unknown
+
+
+@given(dict_models(closed=True, min_order=2), st.lists(sentences, min_size=1, max_size=5))
+@settings(max_examples=25)
+def test_random_models_score_as_in_kenlm(
+    tmp_path_factory: pytest.TempPathFactory, reference: DictModel, texts: list[list[str]]
+) -> None:
+    kenlm = pytest.importorskip("kenlm", reason="kenlm is not installed")
+    path = tmp_path_factory.mktemp("lm") / "random.arpa"
+    path.write_text(reference.arpa())
+    model, oracle = NgramModel.load(path, cache=False), kenlm.Model(str(path))
+    for words in texts:
+        for bos in (True, False):
+            for eos in (True, False):
+                expected = oracle.score(" ".join(words), bos=bos, eos=eos)
+                assert model.score(words, bos, eos)[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_multi30k_scores_as_in_kenlm(shared: Path, multi30k_model: NgramModel) -> None:
+    kenlm = pytest.importorskip("kenlm", reason="kenlm is not installed")
+    arpa = shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz"
+    model, oracle = multi30k_model, kenlm.Model(str(arpa))
+    for part in ("dev", "test"):
+        for line in read_lines(shared / "data" / "multi30k-de-en" / f"{part}.en"):
+            total, unknown = model.score(line.split())
+            words = oracle.full_scores(line)
+            assert total == pytest.approx(oracle.score(line), abs=2e-5)
+            assert unknown == sum(out for _, _, out in list(words)[:-1])
+
+
+def test_multi30k_perplexity_is_the_recorded_one(shared: Path, multi30k_model: NgramModel) -> None:
+    model = multi30k_model
+    data = shared / "data" / "multi30k-de-en"
+    assert model.perplexity(read_lines(data / "dev.en")) == pytest.approx(36.12, abs=5e-3)
+    assert model.perplexity(read_lines(data / "test.en")) == pytest.approx(35.80, abs=5e-3)
