@@ -1,5 +1,7 @@
 """Slow and obvious: the minimum of the mean loss with OSCAR, its residual, its dual norm."""
 
+import itertools
+
 import numpy as np
 from optim_reference import oscar_prox
 from scipy.optimize import LinearConstraint, linprog, minimize
@@ -56,43 +58,18 @@ def objective(x, n_dense, loss, penalty, w):
     return loss.mean(x @ w) + penalties(penalty, size.size) @ size
 
 
-def hinge_minimum(x, n_dense, penalty):
-    """The least mean hinge with OSCAR, by linear programming.
-
-    Variables: w split into w+ and w-, the shortfalls of the pairs, and a maximum for each two
-    sparse features.
-    """
-    n, d = x.shape
-    sparse = range(n_dense, d)
-    two = [(i, j) for i in sparse for j in sparse if j < i]
-    alone = penalty.lambda1 + penalty.lambda2 * (penalty.dimension - len(sparse))
-    cost = np.where(np.arange(d) < n_dense, 0.0, alone)
-    cost = np.concatenate([cost, cost, np.full(n, 1.0 / n), np.full(len(two), penalty.lambda2)])
-    first = np.hstack([-x, x, -np.eye(n), np.zeros((n, len(two)))])
-    rows = []
-    for k, (i, j) in enumerate(two):
-        for f in (i, j):
-            row = np.zeros(cost.size)
-            row[f] = row[d + f] = 1.0
-            row[2 * d + n + k] = -1.0
-            rows.append(row)
-    found = linprog(cost, np.vstack([first, *rows]), np.append(-np.ones(n), np.zeros(len(rows))))
-    assert found.status == 0
-    return found.fun
-
-
-def squared_hinge_minimum(x, n_dense, penalty):
-    """The least mean squared hinge with OSCAR, as a quadratic program, and its weights.
+def program(x, n_dense, penalty):
+    """Return OSCAR with shortfalls s >= 1 - xw as a program: costs, bounds, and A v >= least.
 
     Variables: w, the shortfalls of the pairs, |w| of each sparse feature, and a maximum for each
-    two of them; sequential quadratic programming finds its way in a few steps where d is small.
+    two of them.
     """
     n, d = x.shape
     u = d - n_dense
-    two = [(i, j) for i in range(u) for j in range(i)]
+    two = list(itertools.combinations(range(u), 2))
     alone = penalty.lambda1 + penalty.lambda2 * (penalty.dimension - u)
     cost = np.concatenate([np.zeros(d + n), np.full(u, alone), np.full(len(two), penalty.lambda2)])
-    short, size, most = d, d + n, d + n + u
+    size, most = d + n, d + n + u
     # Each is at least 0: s - (1 - xw), |w| - w, |w| + w, max - |w|.
     rows = [np.hstack([x, np.eye(n), np.zeros((n, u + len(two)))])]
     for j in range(u):
@@ -106,24 +83,42 @@ def squared_hinge_minimum(x, n_dense, penalty):
         row[[0, 1], [size + j for j in pair]] = -1.0
         rows.append(row)
     matrix = np.vstack(rows)
-    least = np.append(np.ones(n), np.zeros(len(matrix) - n))
-    start = np.zeros(cost.size)
-    start[short:size] = 1.0
+    bounds = [(None, None)] * d + [(0.0, None)] * (cost.size - d)
+    return cost, bounds, matrix, np.append(np.ones(n), np.zeros(len(matrix) - n))
 
-    def value(v):
-        return 0.5 * v[short:size] @ v[short:size] / n + cost @ v
+
+def hinge_minimum(x, n_dense, penalty):
+    """The least mean hinge with OSCAR, by linear programming."""
+    n, d = x.shape
+    cost, bounds, matrix, least = program(x, n_dense, penalty)
+    cost[d : d + n] = 1.0 / n
+    found = linprog(cost, -matrix, -least, bounds=bounds)
+    assert found.status == 0
+    return found.fun
+
+
+def squared_hinge_minimum(x, n_dense, penalty):
+    """The least mean squared hinge with OSCAR, as a quadratic program, and its weights.
+
+    Sequential quadratic programming finds its way in a few steps where d is small.
+    """
+    n, d = x.shape
+    cost, bounds, matrix, least = program(x, n_dense, penalty)
+    short = slice(d, d + n)
+    start = np.zeros(cost.size)
+    start[short] = 1.0
 
     def slope(v):
         found = cost.copy()
-        found[short:size] += v[short:size] / n
+        found[short] += v[short] / n
         return found
 
     found = minimize(
-        value,
+        lambda v: 0.5 * v[short] @ v[short] / n + cost @ v,
         start,
         jac=slope,
         method="SLSQP",
-        bounds=[(None, None)] * d + [(0.0, None)] * (cost.size - d),
+        bounds=bounds,
         constraints=LinearConstraint(matrix, least, np.inf),
         options={"maxiter": 500, "ftol": 1e-13},
     )

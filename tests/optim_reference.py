@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
+from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, NoRegularizer, Oscar
 
 
 def parameter_of(values, device="cpu"):
@@ -22,6 +22,18 @@ def soft(w, amount):
     return np.sign(w) * np.maximum(np.abs(w) - amount, 0)
 
 
+def shrunk(rows, amount):
+    """Return rows made shorter by an amount (each by its own), and 0 where they are not longer."""
+    length = np.sqrt((rows.reshape(len(rows), -1) ** 2).sum(1))
+    part = np.maximum(1 - np.ravel(amount) / np.maximum(length, 1e-300), 0)
+    return rows * column(part, rows)
+
+
+def column(values, rows):
+    """Return one number a row, in the shape that goes with rows."""
+    return np.reshape(values, (-1, *[1] * (rows.ndim - 1)))
+
+
 def prox(regularizer, w, step):
     """Return the prox of one step (a number, or one a coordinate), from its definition."""
     if regularizer is None or isinstance(regularizer, NoRegularizer):
@@ -32,6 +44,8 @@ def prox(regularizer, w, step):
         return w / (1 + step * regularizer.strength)
     if isinstance(regularizer, ElasticNet):
         return soft(w, step * regularizer.lambda1) / (1 + step * regularizer.lambda2)
+    if isinstance(regularizer, GroupLasso):
+        return shrunk(w, step * regularizer.strength) if len(w) else w
     if isinstance(regularizer, Oscar):
         return oscar_prox(w, step * regularizer.lambda1, step * regularizer.lambda2)
     return regularizer.prox(torch.from_numpy(w), step).numpy()
@@ -48,6 +62,11 @@ def oscar_prox(a, lambda1, lambda2, dimension=None):
     if a.size:
         result[order] = np.maximum(isotonic_regression(z, increasing=False), 0)
     return np.sign(a) * result
+
+
+def squares(g, rowwise):
+    """Return the squares of a gradient, or the mean ones of its rows."""
+    return (g.reshape(len(g), -1) ** 2).mean(1) if rowwise else g**2
 
 
 class Twin:
@@ -84,15 +103,19 @@ class Twin:
 
 
 class EagerAdaGrad(Twin):
+    """With `rowwise` G is one for each row; with a `root` that is the number itself, AROW."""
+
     def begin(self):
-        self.G = np.full(self.w.size, self.other.get("initial_accumulator", 0.0))
-        self.extra = {"G": self.other.get("initial_accumulator", 0.0)}
+        self.root, self.rowwise = self.other.get("root", np.sqrt), self.other.get("rowwise")
+        start = self.other.get("initial_accumulator", 0.0)
+        self.G = np.full(len(self.w) if self.rowwise else self.w.shape, start)
+        self.extra = {"G": start}
         self.due = []  # the rates of steps that are regularised at the end of the epoch
 
     def update(self, g):
-        self.G += g**2
+        self.G += squares(g, self.rowwise)
         on = self.G > 0
-        self.w[on] -= self.lr / np.sqrt(self.G[on]) * g[on]
+        self.w[on] -= column(self.lr / self.root(self.G[on]), g) * g[on]
         self.due.append(self.lr)
         if self.other.get("regularize_each") != "epoch":
             self.end_epoch()
@@ -102,7 +125,7 @@ class EagerAdaGrad(Twin):
         on = self.G > 0
         on[: self.unregularized] = False
         for lr in self.due:
-            self.w[on] = prox(self.regularizer, self.w[on], lr / np.sqrt(self.G[on]))
+            self.w[on] = prox(self.regularizer, self.w[on], lr / self.root(self.G[on]))
         self.due = []
 
 
@@ -125,7 +148,7 @@ class Averaging(Twin):
     """The mean of the weights after each step, or at the end of each epoch."""
 
     def begin(self):
-        self.total, self.count = np.zeros(self.w.size), 0
+        self.total, self.count = np.zeros_like(self.w), 0
         self.extra = {"total": 0.0}
 
     def step(self, entries):
@@ -156,7 +179,7 @@ class EagerRDA(Twin):
     """Xiao (2010), Eq. 3, from the sums of all gradients."""
 
     def begin(self):
-        self.start, self.total = self.w.copy(), np.zeros(self.w.size)
+        self.start, self.total = self.w.copy(), np.zeros_like(self.w)
         self.extra = {"start": 0.0, "total": 0.0}
 
     def update(self, g):
@@ -189,3 +212,26 @@ class EagerCumulativeL1(Twin):
             elif z < 0:
                 self.w[i] = min(0, z + (self.u - self.q[i]))
             self.q[i] += self.w[i] - z
+
+
+class EagerFTRL(Twin):
+    """FTRL-Proximal as it is written in the paper, Algorithm 1."""
+
+    def begin(self):
+        self.beta, self.rowwise = self.other.get("beta", 1.0), self.other.get("rowwise")
+        self.n = np.zeros(len(self.w) if self.rowwise else self.w.shape)
+        # Algorithm 1 begins at 0; elsewhere it does with this.
+        self.z = -self.beta / self.lr * self.w
+
+    def update(self, g):
+        new = self.n + squares(g, self.rowwise)
+        self.z += g - column((np.sqrt(new) - np.sqrt(self.n)) / self.lr, g) * self.w
+        self.n = new
+        Q = (self.beta + np.sqrt(self.n)) / self.lr
+        if self.rowwise:
+            w = shrunk(-self.z, self.regularizer.strength) / column(Q, g)
+        else:
+            pulled = np.arange(self.w.size) >= self.unregularized
+            lambda1, lambda2 = self.regularizer.elastic if self.regularizer else (0.0, 0.0)
+            w = -soft(self.z, lambda1 * pulled) / (Q + lambda2 * pulled)
+        self.w = np.where(column(self.n > 0, g), w, self.w)

@@ -1,11 +1,13 @@
 """Parameters of any shape: rows of them are late, of which elements or rows are regularised."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from optim_reference import soft
+from optim_reference import EagerAdaGrad, EagerFobos, EagerFTRL, EagerRDA
 from test_optimizers import CASES
 
 from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, AdaGrad, CumulativeL1, FobosOscar
@@ -16,88 +18,16 @@ pytestmark = pytest.mark.usefixtures("replayed_gradients")
 SHAPES = [(), (5,), (5, 1), (5, 3), (4, 2, 2)]
 
 
-def shrunk(rows, amounts):
-    """Return rows made shorter by amounts, and 0 where they are not longer."""
-    if not len(rows):
-        return rows
-    length = np.sqrt((rows.reshape(len(rows), -1) ** 2).sum(1))
-    part = np.maximum(1 - amounts / np.maximum(length, 1e-300), 0)
-    return rows * part.reshape(-1, *[1] * (rows.ndim - 1))
-
-
-def column(values, rows):
-    return values.reshape(-1, *[1] * (rows.ndim - 1))
-
-
-class Rows:
-    """Twins by the book that regularise whole rows (`GroupLasso`)."""
-
-    def __init__(self, w, lr, strength):
-        self.w, self.lr, self.strength, self.t = w.copy(), lr, strength, 0
-        self.sums, self.total = np.zeros(len(w)), np.zeros_like(w)
-
-    def fobos(self, g):
-        self.w = shrunk(self.w - self.lr * g, self.lr * self.strength)
-
-    def adagrad(self, g, square_root=True):
-        self.sums += (g.reshape(len(g), -1) ** 2).mean(1)
-        on = self.sums > 0
-        rate = self.lr / (np.sqrt(self.sums[on]) if square_root else self.sums[on])
-        self.w[on] = shrunk(self.w[on] - column(rate, g) * g[on], rate * self.strength)
-
-    def arow(self, g):
-        if self.t == 1:
-            self.sums += 1
-        self.adagrad(g, square_root=False)
-
-    def rda(self, g):
-        self.total += g
-        c = self.lr * np.sqrt(self.t)
-        self.w = shrunk(-c * self.total / self.t, np.full(len(g), c * self.strength))
-
-    def ftrl(self, g):
-        """McMahan et al.'s z, of weights that begin where they are."""
-        new = self.sums + (g.reshape(len(g), -1) ** 2).mean(1)
-        if self.t == 1:
-            self.total = -column(1 / self.lr * np.ones(len(g)), g) * self.w
-        self.total += g - column((np.sqrt(new) - np.sqrt(self.sums)) / self.lr, g) * self.w
-        self.sums = new
-        on = new > 0
-        Q = (1 + np.sqrt(new[on])) / self.lr
-        self.w[on] = shrunk(-self.total[on], self.strength) / column(Q, g)
-
-
+FTRLS = [(FTRL, EagerFTRL, r, {"beta": b}) for b in (0.2, 1.0) for r in (None, L1(0.3), L2(0.5))]
+FTRLS.append((FTRL, EagerFTRL, ElasticNet(0.2, 0.7), {}))
 BY_ROWS = {
-    "fobos": lambda p, lr, o: FOBOS(p, lr, o, schedule="constant"),
-    "adagrad": lambda p, lr, o: AdaGrad(p, lr, o, rowwise=True),
-    "arow": lambda p, lr, o: AROW(p, lr, o, rowwise=True),
-    "rda": lambda p, lr, o: RDA(p, lr, o),
-    "ftrl": lambda p, lr, o: FTRL(p, lr, o, rowwise=True),
+    "fobos": (FOBOS, EagerFobos, {"schedule": "constant"}),
+    "adagrad": (AdaGrad, EagerAdaGrad, {"rowwise": True}),
+    "arow": (AROW, partial(EagerAdaGrad, root=abs, initial_accumulator=1.0), {"rowwise": True}),
+    "rda": (RDA, EagerRDA, {}),
+    "ftrl": (FTRL, EagerFTRL, {"rowwise": True}),
 }
-
-
-class Elements:
-    """FTRL-Proximal as it is written in the paper, Algorithm 1, of a vector."""
-
-    def __init__(self, w, lr, regularizer=None, unregularized=0, beta=1.0):
-        self.lr, self.unregularized, self.beta = lr, unregularized, beta
-        self.lambda1, self.lambda2 = regularizer.elastic if regularizer else (0.0, 0.0)
-        self.w, self.n = np.array(w, float), np.zeros(len(w))
-        # Algorithm 1 begins at 0; elsewhere it does with this.
-        self.z = -beta / lr * self.w
-
-    def update(self, g):
-        sigma = (np.sqrt(self.n + g**2) - np.sqrt(self.n)) / self.lr
-        self.z += g - sigma * self.w
-        self.n += g**2
-        pulled = np.arange(self.w.size) >= self.unregularized
-        l1, l2 = self.lambda1 * pulled, self.lambda2 * pulled
-        w = -soft(self.z, l1) / ((self.beta + np.sqrt(self.n)) / self.lr + l2)
-        self.w = np.where(self.n > 0, w, self.w)
-
-
-FTRLS = [(FTRL, Elements, r, {"beta": b}) for b in (0.2, 1.0) for r in (None, L1(0.3), L2(0.5))]
-FTRLS.append((FTRL, Elements, ElasticNet(0.2, 0.7), {}))
+ROWS = [(kind, twin, GroupLasso(0.4), options) for kind, twin, options in BY_ROWS.values()]
 ELEMENTS = [c for c in CASES if not isinstance(c[2], Oscar)] + FTRLS
 
 
@@ -140,55 +70,33 @@ def follow(build, twin_step, shape, seed, *, lazy, maximize):
 both = st.booleans()
 
 
-@settings(max_examples=150)
+@settings(max_examples=230)
 @given(
-    case=st.sampled_from(ELEMENTS),
+    case=st.sampled_from(ELEMENTS) | st.sampled_from(ROWS),
     shape=st.sampled_from(SHAPES),
     seed=st.integers(0, 2**32 - 1),
     lazy=both,
     maximize=both,
     exempt=st.sampled_from([0, 1]),
 )
-def test_elements_of_any_shape(case, shape, seed, lazy, maximize, exempt):
-    """As those of a vector: the eager twin takes them one after another."""
+def test_elements_and_rows_of_any_shape(case, shape, seed, lazy, maximize, exempt):
+    """Elements are as those of a vector, which the twin takes one after another."""
     kind, twin, regularizer, options = case
+    rows = isinstance(regularizer, GroupLasso)
+    assume(shape or not rows)
+    exempt = 0 if rows else exempt
     width = int(np.prod(shape[1:], dtype=int))
     made = []
 
     def build(params, start, **more):
-        made.append(twin(start.reshape(-1), 0.1, regularizer, exempt * width, **options))
+        own = start if rows else start.reshape(-1)
+        made.append(twin(own, 0.1, regularizer, exempt * width, **options))
         return kind(params, 0.1, regularizer, unregularized=exempt, **options, **more)
 
     def step(dense):
-        made[0].t = getattr(made[0], "t", 0) + 1
-        made[0].update(dense.reshape(-1))
-        return made[0].w.reshape(shape)
-
-    follow(build, step, shape, seed, lazy=lazy, maximize=maximize)
-
-
-@settings(max_examples=80)
-@given(
-    name=st.sampled_from(sorted(BY_ROWS)),
-    shape=st.sampled_from(SHAPES[1:]),
-    seed=st.integers(0, 2**32 - 1),
-    lazy=both,
-    maximize=both,
-)
-def test_whole_rows_are_regularised(name, shape, seed, lazy, maximize):
-    made = []
-
-    def build(params, start, **more):
-        made.append(Rows(start, 0.1, 0.4))
-        optimizer = BY_ROWS[name](params, 0.1, GroupLasso(0.4))
-        for key, value in more.items():
-            optimizer.param_groups[0][key] = value
-        return optimizer
-
-    def step(dense):
         made[0].t += 1
-        getattr(made[0], name)(dense)
-        return made[0].w
+        made[0].update(dense if rows else dense.reshape(-1))
+        return made[0].w.reshape(shape)
 
     follow(build, step, shape, seed, lazy=lazy, maximize=maximize)
 
@@ -203,7 +111,8 @@ def test_rows_that_say_nothing_become_zero(name):
     embedding.weight.data.mul_(0.1)
     # FTRL's penalty is one of all steps together.
     strength = GroupLasso(8.0 if name == "ftrl" else 0.1)
-    optimizer = BY_ROWS[name]([embedding.weight], 0.05, strength)
+    kind, _, options = BY_ROWS[name]
+    optimizer = kind([embedding.weight], 0.05, strength, **options)
     for _ in range(600):
         words = torch.randint(0, 12, (16,))
         optimizer.catch_up(words, embedding.weight)

@@ -137,14 +137,6 @@ def test_few_pairs_with_next_to_no_penalty():
     assert found.reached and found.certificate.objective == pytest.approx(slow, rel=1e-6)
 
 
-def test_groups_of_few_pairs_with_next_to_no_penalty():
-    x = few()
-    oscar = Oscar(0.0, 3e-8, dimension=100 * (x.shape[1] - 2))
-    learning = BatchLearning(oscar, SquaredHinge(), 0.0003)
-    learnt = learning.learn(Problem(rows_of(x), np.zeros(x.shape[1]), 2))
-    assert learnt.numbers["minimum/reached"] == 1.0
-
-
 def test_a_start_where_no_pair_has_curvature_with_the_logistic_loss():
     x = np.random.default_rng(0).normal(size=(50, 6))
     x[:, 2:] = np.abs(x[:, 2:]) + 2.0

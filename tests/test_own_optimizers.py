@@ -181,15 +181,6 @@ def test_gradients_come_coalesced_and_finite() -> None:
         optimizer.step()
 
 
-def test_only_what_lacks_something_is_adapted() -> None:
-    parameter = parameter_of([0.0])
-    own = AdaGrad([parameter])
-    assert adapted(own) is own
-    once = adapted(torch.optim.SGD([parameter], lr=0.1))
-    assert isinstance(once, Adapter)
-    assert adapted(once) is once
-
-
 def test_a_state_of_something_else_is_refused(clipped: Any) -> None:
     parameter = parameter_of([0.0])
     state = adapted(clipped([parameter], regularizer=L1(0.1))).state_dict()

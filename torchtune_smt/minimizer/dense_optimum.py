@@ -132,7 +132,7 @@ def lambda_max(
     # Of what dense weights tell on their way to infinity nothing is left in the end.
     pulls[told_by(pairs, growing(pairs, pulls, dense))] = 0.0
     largest = penalty.dual_norm(pairs.means(pulls)[1])
-    rounding = pairs.mean_sizes(CANCELLED * pulls + FOLLOWED)
+    rounding = pairs.means_of(np.abs(pairs.sparse.value), CANCELLED * pulls + FOLLOWED)
     return largest * ROUNDED_UP if largest > penalty.dual_norm(rounding) else 0.0
 
 

@@ -240,7 +240,7 @@ class Descent:
         """Return which sparse features the accuracy leaves open; see `at_boundary`."""
         # Each of two results may be off by the residual.
         tolerance = 2.0 * max(self.accuracy.residual, found.sparse) * self.penalty.largest
-        curvature = self.pairs.second_derivatives(loss.curvatures(point.margins))
+        curvature = self.pairs.means_of(self.pairs.sparse.value**2, loss.curvatures(point.margins))
         return at_boundary(
             self.penalty, point.sparse, self._pull, self._strongest, curvature, tolerance
         )

@@ -142,17 +142,10 @@ class StoredPairs:
         dense: Float64 = self.dense.T @ dual / len(self)
         if self.on_device is not None:
             return dense, product(self.on_device[1], dual / len(self))
-        return dense, self._means(self.sparse.value, dual)
+        return dense, self.means_of(self.sparse.value, dual)
 
-    def mean_sizes(self, dual: Float64) -> Float64:
-        """Return |X|ᵀa / N of the sparse features: what the rounding of `means` is a part of."""
-        return self._means(np.abs(self.sparse.value), dual)
-
-    def second_derivatives(self, curvatures: Float64) -> Float64:
-        """Return those of the mean loss by each sparse feature, given d²ℓ/dz² of each pair."""
-        return self._means(self.sparse.value**2, curvatures)
-
-    def _means(self, value: Float64, dual: Float64) -> Float64:
+    def means_of(self, value: Float64, dual: Float64) -> Float64:
+        """Return the same of the sparse features alone, with other values: |X|ᵀa / N, and so on."""
         return kernels.means(self.sparse.begin, self.sparse.feature, value, dual, self.n_sparse)
 
 

@@ -17,12 +17,7 @@ from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import vector
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps, StepAverage
-from torchtune_smt.optim.sparse import (
-    SCHEDULE,
-    SCHEDULES,
-    AveragingOptimizer,
-    rate,
-)
+from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES, AveragingOptimizer, rate
 from torchtune_smt.optim.state import (
     Count,
     Group,
@@ -144,8 +139,7 @@ class FOBOS(AveragingOptimizer):
         strengths = elastic_strengths(regularizer)
         if strengths is not None:
             return strengths != (0, 0)
-        separable = is_separable(regularizer) or is_separable_by_rows(regularizer)
-        return separable and is_lazy(regularizer)
+        return is_separable_by_rows(regularizer) and is_lazy(regularizer)
 
     def _kept(self, group: Group) -> Kept:
         kept: Kept = {"step": Count(), **self._kept_sums(group)}

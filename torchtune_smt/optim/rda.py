@@ -22,12 +22,7 @@ from torchtune_smt.optim.state import (
     nonzero_rows,
     regularized_rows,
 )
-from torchtune_smt.regularizers.base import (
-    Regularizer,
-    is_separable,
-    is_separable_by_rows,
-    proximal,
-)
+from torchtune_smt.regularizers.base import Regularizer, is_separable_by_rows, proximal
 
 
 class RDA(SparseOptimizer):
@@ -72,9 +67,7 @@ class RDA(SparseOptimizer):
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
         regularizer = group["regularizer"]
-        if regularizer is None or is_separable(regularizer):
-            return True
-        return is_separable_by_rows(regularizer)
+        return regularizer is None or is_separable_by_rows(regularizer)
 
     def _kept(self, group: Group) -> Kept:
         # The last c; the sums of all gradients; w¹ of coordinates that are exempt.

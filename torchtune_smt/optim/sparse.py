@@ -52,7 +52,6 @@ from torchtune_smt.optim.state import (
 from torchtune_smt.regularizers.base import (
     check_regularizer,
     elastic_strengths,
-    is_separable,
     is_separable_by_rows,
 )
 
@@ -194,10 +193,6 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """Say what `puts_off` does, unless a subclass has put off more since."""
         return self.puts_off(group) or declared(self, "puts_off", "_catch_up") is None
 
-    def _renote(self, parameter: Tensor) -> None:
-        if parameter in self._behind:
-            self._behind[parameter] = _identity(parameter)
-
     def _check_own(self, parameter: Tensor) -> None:
         """Raise RuntimeError if somebody has changed weights while they were out of date.
 
@@ -261,8 +256,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         regularizer = group["regularizer"]
         if regularizer is not None:
             check_regularizer(regularizer)
-            whole = not (is_separable(regularizer) or is_separable_by_rows(regularizer))
-            for parameter in group["params"] if whole else ():
+            for parameter in () if is_separable_by_rows(regularizer) else group["params"]:
                 if parameter.dim() != 1:
                     raise ValueError(
                         f"{type(regularizer).__name__} is of a vector, not of a parameter of shape "
@@ -834,7 +828,8 @@ class AveragingOptimizer(SparseOptimizer):
         if clock == 0:
             return parameter.detach().clone()
         total = self._total({**group, **self._pending[parameter]}, rows_of(parameter), state)
-        self._renote(parameter)
+        if parameter in self._behind:
+            self._behind[parameter] = _identity(parameter)
         return (total / clock).to(parameter.dtype).view(parameter.shape)
 
     def _clock(self, group: Group, state: State) -> int:

@@ -75,8 +75,8 @@ def is_separable(regularizer: Regularizer) -> bool:
 
 
 def is_separable_by_rows(regularizer: Regularizer) -> bool:
-    """Say whether Ω is known to be a sum over rows."""
-    return bool(_fact(regularizer, "separable_by_rows"))
+    """Say whether Ω is known to be a sum over rows, as one over single coordinates is."""
+    return is_separable(regularizer) or bool(_fact(regularizer, "separable_by_rows"))
 
 
 def is_lazy(regularizer: Regularizer) -> bool:
