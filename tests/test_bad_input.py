@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import subprocess
 import sys
@@ -132,9 +131,7 @@ CASES: list[tuple[list[str], Changes, str]] = [
         "dev.de:3: the word '<s>' is reserved; replace it or remove the line",
     ),
     ([*TUNE, "data.empty=error"], {"dev.en": "x y\n \nx\n"}, "dev.en:2: has no words; remove this"),
-    (TUNE, {"dev.de": "\n\n\n"}, "dev.de: no sentence is left of 3"),
     (TUNE, {"dev.de": "", "dev.en": ""}, "dev.de: is empty; a line for each"),
-    ([*TUNE, "decoder.max_words=2"], {"dev.de": "a b\nb a b\na\n"}, f"dev.de:2: has 3 {LONG} 2"),
     ([*TUNE, "decoder.max_words=3"], {"test.de": "a\nb\na a b b\n"}, f"test.de:3: has 4 {LONG} 3"),
     (
         [*TRAIN, "tuner.tune_on=train", "model.folds=3", "decoder.max_words=3"],
@@ -161,12 +158,6 @@ CASES: list[tuple[list[str], Changes, str]] = [
     ([*TUNE, "data.dev=dev"], {}, "data.dev=dev is the name of a set, and data.folders names no"),
     ([*TRAIN, "data.train=train.de"], {}, "or name the files, as in 'data.train=[train.de,train"),
     ([*TRAIN, "data.train=null"], {}, "data.train is null, and it is needed; name its files"),
-    ([*TUNE, "data.dev=[d.gz,dev.en]"], {"d.gz": b"a b\nb\na\n"}, "d.gz: is not packed with gzip"),
-    (
-        [*TUNE, "data.dev=[d.gz,dev.en]"],
-        {"d.gz": gzip.compress(b"a b\nb\na\n")[:-9]},
-        "d.gz: is no whole gzip file",
-    ),
     ([*TRANSLATE, "input=."], {}, ".: is a folder, and a file was"),
     (EVALUATE, {"system": "x\n"}, "system: has 1 lines, and there are references of 3 sentences"),
     (
@@ -180,8 +171,6 @@ CASES: list[tuple[list[str], Changes, str]] = [
         "systems names a file twice",
     ),
     # Models, weights and alignments
-    (TUNE, {"grammar": GRAMMAR.replace("-0.2", "nan")}, "grammar:2: the feature value 'nan' is no"),
-    (TUNE, {"grammar": ""}, "grammar: the grammar is empty"),
     (TUNE, {"grammar": f"{GRAMMAR}{RULE} PassThrough=1\n"}, f"grammar:4: {OWN} PassThrough, and"),
     (
         [*TUNE, "features=sparse"],
@@ -189,9 +178,6 @@ CASES: list[tuple[list[str], Changes, str]] = [
         f"grammar:4: {OWN} rule_shape:T~T, and the features of the template",
     ),
     (TRANSLATE, {"grammar": f"{GRAMMAR}{RULE} Glue=1\n"}, "or give it another name"),
-    (TUNE, {"lm.arpa": ARPA.replace("-0.7", "-x")}, "lm.arpa:8: "),
-    (TUNE, {"lm.arpa": GRAMMAR}, "lm.arpa:"),
-    (TRANSLATE, {"weights": "EgivenF 1\nGlue nan\n"}, "weights:2: has a value that is no finite"),
     (TRANSLATE, {"weights": "other 1\n"}, "weights: has no weight for any dense feature of this"),
     (
         INIT,
@@ -199,11 +185,6 @@ CASES: list[tuple[list[str], Changes, str]] = [
         "weights: has no weight for any of this model's dense",
     ),
     (LINKS, {"links": "0-0\n0-0\n"}, "links: has 2 lines, and the bitext 3 pairs; align this"),
-    (
-        LINKS,
-        {"links": "0-0\n0-0\n1-0\n"},
-        "links:3: has a link out of its sentence pair",
-    ),
     (LINKS, {"links": "0-0\n0:\x1b\x850\n0-0\n"}, "links:2: 0:\\x1b\\x850 is no alignment point"),
     ([*TRAIN, "model.discount_fallback=null"], {}, "the discounts of 1-grams cannot be estimated"),
     ([*TRAIN, "tuner.tune_on=train", "model.folds=4"], {}, "3 sentences are too few for 4 folds"),
@@ -211,8 +192,8 @@ CASES: list[tuple[list[str], Changes, str]] = [
     ([*TUNE, "tuner.tune_on=train"], {}, "needs a grammar that can leave a sentence out again"),
     # Folders
     *(([*TUNE, f"hydra.run.dir={name}/run"], {}, NO_FOLDER) for name in ("/proc", "system")),
-    *(([*TRANSLATE, f"output={name}/out"], {}, NO_FOLDER) for name in ("/proc", "system")),
-    *(([*TRAIN, f"model.folder={name}/model"], {}, NO_FOLDER) for name in ("/proc", "system")),
+    ([*TRANSLATE, "output=system/out"], {}, NO_FOLDER),
+    ([*TRAIN, "model.folder=system/model"], {}, NO_FOLDER),
     ([*TRAIN, "model.folder=."], {}, "exists and holds no model; choose another folder"),
 ]
 

@@ -169,19 +169,6 @@ def test_words_that_nobody_told_apart(shared: Path) -> None:
         assert any(f"the source of {name} has" in s and "split into words" in s for s in found)
 
 
-def test_many_pairs_of_different_lengths() -> None:
-    sets = read_example()
-    train = sets["train"]
-    few, many = (
-        corpus_suspicions(
-            {**sets, "train": replace(train, dropped={"of too different lengths": dropped})}
-        )
-        for dropped in (100, 200)
-    )
-    assert few == []
-    assert len(many) == 1 and "200 of 1,400 lines of train are left out" in many[0]
-
-
 def test_sets_that_share_sentences(sets: Sets) -> None:
     dev, test = sets["dev"], sets["test"]
     (found,) = corpus_suspicions({**sets, "test": dev})

@@ -11,7 +11,6 @@ import green2013_moses
 import pytest
 from forecast import read_measured
 from green2013_moses import ROWS, Options, Result
-from runs import Run
 
 from torchtune_smt.core.errors import InputError
 
@@ -54,13 +53,6 @@ def test_what_is_done_is_not_done_again(options: Options, monkeypatch: pytest.Mo
         green2013_moses.do_run("mira_dense", 1, replace(options, extra=("decoder.k=5",)))
 
 
-def test_a_run_that_fails_is_no_result(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Run] = []
-    monkeypatch.setattr(green2013_moses, "complete", lambda run: begun.append(run))
-    assert green2013_moses.do_run("mert_dense", 2, options) is None
-    assert begun[0].folder == options.folder / "multi30k" / "mert_dense" / "seed2"
-
-
 def test_tables(options: Options) -> None:
     """Means over seeds, Moses's figures, and the rows that are missing."""
     for key, seed, test, p in (
@@ -88,16 +80,6 @@ def test_tables(options: Options) -> None:
     # What a later forecast is judged by.
     measured = read_measured(options.folder / "table.csv")
     assert measured["multi30k", "mira_dense"].cpu_minutes == pytest.approx(3.0 / 9)
-
-
-def test_published_rows_are_not_lost(tmp_path: Path) -> None:
-    assert green2013_moses.lost({}, tmp_path) == []
-    lines = ["row,seed,test", "pt,1,40.0", "pt,2,41.0"]
-    (tmp_path / "table.csv").write_text("\n".join(lines) + "\n", "utf-8")
-    found = {"pt": [replace(RESULT, row="pt", seed=2)]}
-    assert green2013_moses.lost(found, tmp_path) == ["pt, seed 1"]
-    found["pt"] += [replace(RESULT, row="pt", seed=1), replace(RESULT, row="pt", seed=3)]
-    assert green2013_moses.lost(found, tmp_path) == []
 
 
 def test_a_tuner_against_mosess(options: Options, tmp_path: Path) -> None:

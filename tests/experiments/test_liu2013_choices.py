@@ -100,27 +100,6 @@ def test_nothing_is_chosen_where_no_value_tunes(
     assert chosen_with(rates)
 
 
-def test_rows_of_another_seed_take_over_what_was_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[Run] = []
-    monkeypatch.setattr(liu2013, "complete", lambda run, _: bool(found.append(run)))
-    chosen = options(tmp_path, "--sweep", "--seeds", "1", "2", "--train-sentences", "0")
-    of_all = list(corpus_overrides("multi30k", chosen))
-    first = result("oscar", chosen="regularizer.lambda2=3e-09", overrides=of_all)
-    first.save(tmp_path / "multi30k" / "oscar")
-    for key in ("oscar", "random_pairs", "clusters"):
-        liu2013.do_row(key, FakeCorpus(), "multi30k", 2, chosen)  # type: ignore[arg-type]
-    assert [run.folder.name for run in found] == [
-        "oscar-seed2",
-        "random_pairs-seed2",
-        "clusters-seed2",
-    ]
-    assert [run.overrides[-1] for run in found[:2]] == ["regularizer.lambda2=3e-09"] * 2
-    assert not [o for o in found[2].overrides if o.startswith("regularizer.")]
-    assert all("seed=2" in run.overrides for run in found)
-
-
 def test_what_is_to_be_taken_over_has_to_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

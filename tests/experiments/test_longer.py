@@ -21,11 +21,6 @@ WAYS = {
         *("tuner=grouping", "features=rule_id", "tuner.dev.iterations=2", "tuner.learning=online"),
         *("regularizer=oscar", "regularizer.dimension=charts"),
     ],
-    "minimum": [
-        *("tuner=grouping", "features=rule_id", "tuner.dev.iterations=2", "tuner.learning=batch"),
-        *("regularizer=oscar", "tuner.minimizer.loss=squared_hinge"),
-        *("tuner.scaling=rms", "tuner.merge_identical=true"),
-    ],
     "stochastic": [
         *("tuner=stochastic", "features=rule_id", "loss=hinge", "loss.reduction=each"),
         *("regularizer=l1", "optimizer=cumulative_l1"),
@@ -33,7 +28,6 @@ WAYS = {
 }
 OPTION = {
     "grouping": ("regularizer.lambda2", (1e-7, 1e-3)),
-    "minimum": ("regularizer.fraction", (0.1, 0.5)),
     "stochastic": ("regularizer.strength", (1e-7, 1e-3)),
 }
 
