@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -196,22 +197,28 @@ def test_what_the_users_files_add_is_read(tmp_path: Path, name: str) -> None:
 
 
 CHOICES = [
-    f"{path.parent.name}={path.stem}"
-    for path in sorted(config_folder().glob("*/*.yaml"))
-    if path.parent.name != "experiment"
+    [f"{group.name}={path.stem}" for path in sorted(group.glob("*.yaml"))]
+    for group in sorted(config_folder().iterdir())
+    if group.is_dir() and group.name != "experiment"
 ]
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_what_the_package_sets_is_read_of_a_users_copy(tmp_path: Path, choice: str) -> None:
+# A choice of each group at a time.
+@pytest.mark.parametrize(
+    "choices", list(itertools.zip_longest(*CHOICES)), ids=lambda some: str(next(filter(None, some)))
+)
+def test_what_the_package_sets_is_read_of_a_users_copy(
+    tmp_path: Path, choices: tuple[str | None, ...]
+) -> None:
     """A file of the user's that is one of the package's under another name is taken."""
-    group, name = choice.split("=")
-    (tmp_path / "settings" / group).mkdir(parents=True)
-    text = (config_folder() / group / f"{name}.yaml").read_text("utf-8")
-    (tmp_path / "settings" / group / "mine.yaml").write_text(text, "utf-8")
+    arguments = ["--config-dir=settings", "hydra.run.dir=bad"]
+    for group, name in (choice.split("=") for choice in choices if choice):
+        (tmp_path / "settings" / group).mkdir(parents=True)
+        text = (config_folder() / group / f"{name}.yaml").read_text("utf-8")
+        (tmp_path / "settings" / group / "mine.yaml").write_text(text, "utf-8")
+        arguments.append(f"{group}=mine")
     # What is looked at next is out of range.
-    arguments = [f"{group}=mine", "--config-dir=settings", "hydra.run.dir=bad", "seed=-1"]
-    arguments += ["data.name=x", "data.source_language=a", "data.target_language=b"]
+    arguments += ["seed=-1", "data.name=x", "data.source_language=a", "data.target_language=b"]
     outcome = run_command("train", *arguments, folder=tmp_path)
     assert outcome.code == 1
-    assert outcome.err.startswith("error: seed ")
+    assert outcome.err.startswith("error: seed "), outcome.err

@@ -267,9 +267,9 @@ def _of_files(command: str, cfg: DictConfig) -> Iterator[Given]:
 
 def places_in_own_files(option: str) -> list[tuple[Path, int]]:
     """Return the chosen files of the user's, and the lines in them, that set an option."""
-    places = []
+    places, folders = [], own_folders()
     for group, choice in HydraConfig.get().runtime.choices.items():
-        for path in (folder / group / f"{choice}.yaml" for folder in own_folders()):
+        for path in (folder / group / f"{choice}.yaml" for folder in folders):
             if path.is_file():
                 lines = dict(_lines(yaml.compose(path.read_text("utf-8")), ""))
                 line = lines.get(option, lines.get(option.removeprefix(f"{group}.")))
