@@ -351,48 +351,6 @@ def test_scores_are_those_of_sacrebleu(run: Run, tmp_path: Path) -> None:
     assert "nrefs:1" in outcome.out
 
 
-def test_significance_of_two_systems(run: Run, tmp_path: Path) -> None:
-    test = "bootstrap"
-    good = run.folder / "test.translations.txt"
-    (tmp_path / "bad").write_text((EXAMPLE / "test.de").read_text())
-    options = [f"systems=[{good},{tmp_path / 'bad'}]", f"test={test}", "samples=200"]
-    options.append("data=example")
-    outcome = run_command("evaluate", *options, "metrics=[bleu]", folder=run.place).check()
-    last = outcome.out.splitlines()[-1]
-    found = re.fullmatch(
-        rf"{tmp_path}/bad against {good}: BLEU .* p = ([\d.]+) "
-        rf"\({test}, 200 (samples|trials), seed 12345\)",
-        last,
-    )
-    assert found is not None
-    assert float(found[1]) < 0.01
-
-
-def test_significance_over_runs(run: Run, tmp_path: Path) -> None:
-    lines = read_lines(run.folder / "test.translations.txt")
-    for name, drop in (("a1", 0), ("a2", 1), ("b1", 2), ("b2", 3)):
-        shorter = [" ".join(line.split()[: len(line.split()) - drop]) for line in lines]
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in shorter))
-    systems = "systems={base:[a1,a2],new:[b1,b2]}"
-    options = [systems, "data=example", "metrics=[bleu]"]
-    outcome = run_command("evaluate", *options, folder=tmp_path).check()
-    base, of_base, _, new, of_new, median, last = outcome.out.splitlines()
-    assert (
-        median == f"  median run: {min('b1', 'b2', key=lambda n: bleu(read_lines(tmp_path / n)))}"
-    )
-    assert (base, new) == ("base", "new")
-    scores = {path.name: bleu(read_lines(path)) for path in tmp_path.iterdir()}
-    means = (scores["a1"] + scores["a2"]) / 2, (scores["b1"] + scores["b2"]) / 2
-    assert re.fullmatch(
-        rf"  BLEU {means[0]:.2f} \(.*\), 95%: .*; mean of 2 runs, s_sel .*, s_opt .*", of_base
-    )
-    assert re.fullmatch(rf"  BLEU {means[1]:.2f} \(.*; mean of 2 runs, .*", of_new)
-    expected = f"new against base: BLEU {means[1]:.2f} against {means[0]:.2f}"
-    # Both runs of the one are better than those of the other, as in one other division of six.
-    assert last.startswith(f"{expected}, over runs p = 0.3333 (all 6 divisions); over sentences p")
-    assert last.endswith(" (randomization, 10,000 trials, seed 12345)")
-
-
 # What a run recorded
 
 
