@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.options import check_values
+from torchtune_smt.cli.command_line import refuse_given
+from torchtune_smt.cli.options import check_values, chosen_name
 from torchtune_smt.cli.spending import (
     learner_class,
     taken_by_others,
@@ -26,11 +30,17 @@ from torchtune_smt.cli.wire import (
     make_templates,
     recipe,
 )
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.recipe import named_errors
+from torchtune_smt.core.recipe import Recipe, named_errors
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import check_loss
 from torchtune_smt.runs.parts import Optimizers, Parts
+from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.learners import group_learner, option_rules
+from torchtune_smt.tuners.solver import Solution, checked_solution
 
 
 def make_parts(cfg: DictConfig) -> Parts:
@@ -41,19 +51,8 @@ def make_parts(cfg: DictConfig) -> Parts:
     takes, options = tuner_takes(cfg), cfg.tuner
     check_values(cfg, option_rules(class_of(cfg, "tuner")))
     dataset, templates = make_dataset(cfg), make_templates(cfg)
-    metric, sampler = make(cfg, "metric", "bind"), make(cfg, "sampler", "sample")
-    loss = make(cfg, "loss", "__call__", "reduction")
-    with named_errors("loss"):
-        check_loss(loss)
-    # OSCAR's d may be a word, and is counted later.
-    dimension = cfg.regularizer.get("dimension")
-    changed: dict[str, Any] = {"dimension": None} if dimension in ("charts", "lists") else {}
-    later = getattr(class_of(cfg, "regularizer"), "later", ())
-    regularizer = make(cfg, "regularizer", "prox", without=later, **changed)
-    chosen = recipe(cfg, "optimizer", without=["regularize_dense"])
-    dense = bool(cfg.optimizer.get("regularize_dense", False))
-    with named_errors("optimizer", arguments(cfg, "optimizer")):
-        optimizer = Optimizers(chosen, regularizer, regularizes_dense=dense)
+    learning = _learning(cfg)
+    regularizer, optimizer = learning["regularizer"], learning["optimizer"]
     decoder_class(cfg)
     decoding = recipe(cfg, "decoder", "decode")
     model = None
@@ -65,16 +64,12 @@ def make_parts(cfg: DictConfig) -> Parts:
         model=model,
         templates=templates,
         template_options=OmegaConf.to_container(cfg.features.templates, resolve=True),  # type: ignore[arg-type]
-        metric=metric,
-        sampler=sampler,
-        loss=loss,
-        regularizer=regularizer,
-        optimizer=optimizer,
+        **learning,
         tuning=recipe(cfg, "tuner", "round", without=taken_by_others(cfg)),
         solving=recipe(cfg, "tuner.solver", "solve") if takes & {"solver", "dev"} else None,
         strategy=lambda: make(cfg, "parallel", "tuner", "shards_data"),
         engine=lambda: make(cfg, "engine", "serve", "map", "close"),
-        dimension=dimension,
+        dimension=cfg.regularizer.get("dimension"),
         init_file=cfg.init.get("file"),
         init_values=dict(cfg.init.get("values") or {}),
         tune_on=options.tune_on,
@@ -100,6 +95,81 @@ def make_parts(cfg: DictConfig) -> Parts:
             options, regularizer, strength, algorithm, compute, cfg.device
         )
     return parts
+
+
+def _learning(cfg: DictConfig) -> dict[str, Any]:
+    """Return what solvers and tuners learn with."""
+    metric, sampler = make(cfg, "metric", "bind"), make(cfg, "sampler", "sample")
+    loss = make(cfg, "loss", "__call__", "reduction")
+    with named_errors("loss"):
+        check_loss(loss)
+    # OSCAR's d may be a word, and is counted later.
+    words = cfg.regularizer.get("dimension") in ("charts", "lists")
+    changed: dict[str, Any] = {"dimension": None} if words else {}
+    later = getattr(class_of(cfg, "regularizer"), "later", ())
+    regularizer = make(cfg, "regularizer", "prox", without=later, **changed)
+    chosen = recipe(cfg, "optimizer", without=["regularize_dense"])
+    dense = bool(cfg.optimizer.get("regularize_dense", False))
+    with named_errors("optimizer", arguments(cfg, "optimizer")):
+        optimizer = Optimizers(chosen, regularizer, regularizes_dense=dense)
+    return {
+        "metric": metric,
+        "sampler": sampler,
+        "loss": loss,
+        "regularizer": regularizer,
+        "optimizer": optimizer,
+    }
+
+
+@dataclass(frozen=True)
+class SolverOnLists:
+    """A solver that takes parts, for lists whose dense features come in any order.
+
+    parts: of which none decodes.
+    dense: returns the names of the features that the optimizer leaves alone.
+    """
+
+    parts: Parts
+    dense: Callable[[], Collection[str]]
+
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights for the lists; see `Solver.solve`."""
+        parts, solving = self.parts, self.parts.solving
+        assert lists.features is not None and solving is not None
+        ids = lists.features.lookup(list(self.dense()))
+        ids = ids[ids >= 0]
+        order = np.append(ids, np.setdiff1d(np.arange(start.size), ids))
+        place = np.argsort(order)
+        solver = solving(
+            sampler=lambda: parts.sampler,
+            loss=lambda: parts.loss,
+            optimizer=lambda: partial(parts.optimizer, n_dense=ids.size),
+            average=lambda: parts.optimizer.averages,
+        )
+        inside = replace(lists, rows=lists.rows.renamed(place), features=None)
+        found = checked_solution(solver.solve(inside, start[order], seed), solver, start.size)
+        return replace(found, weights=found.weights[place])
+
+
+def solver_on_lists(
+    cfg: DictConfig, solving: Recipe, dense: Callable[[], Collection[str]]
+) -> SolverOnLists:
+    """Return the configured solver of `tune`, which takes some of the groups.
+
+    Raises InputError: a class is not there, an argument out of range, or without effect.
+    """
+    parts = Parts(
+        dataset=Dataset("lists", "", ""),
+        decoding=Recipe.of(KBestFiles),
+        tuning=Recipe.of(BatchTuner),
+        solving=solving,
+        **_learning(cfg),
+    )
+    hydra = HydraConfig.get()
+    unused = parts.unused_groups(partial(chosen_name, cfg, hydra.runtime.choices))
+    unused.pop("metric", None)
+    refuse_given(unused, hydra.overrides.task)
+    return SolverOnLists(parts, dense)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.command_line import override_key, program_name, typed
+from torchtune_smt.cli.command_line import override_key, program_name, refuse_given, typed
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.systems import paths_of
-from torchtune_smt.cli.wire import make
+from torchtune_smt.cli.wire import make, recipe
 from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
@@ -35,6 +35,7 @@ from torchtune_smt.evaluation.tuned import (
     with_references,
 )
 from torchtune_smt.features.strings import StringFeatures, sources_from
+from torchtune_smt.features.texts import NAMES
 from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.stored_lists import names_in
 from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
@@ -50,6 +51,9 @@ HELD_OUT: Final[tuple[tuple[Metric, ...], ...]] = (
     (CorpusBleu(), ChrF(), TranslationEditRate()),
 )
 
+# Groups that some solvers take.
+_PARTS: Final = ("sampler", "loss", "regularizer", "optimizer")
+
 # Options that say how lists are read: new ones are to be read so, too.
 _READ_SO: Final = frozenset(("scale", "score", "sizes", "format", "missing"))
 
@@ -57,7 +61,8 @@ _READ_SO: Final = frozenset(("scale", "score", "sizes", "format", "missing"))
 @hydra_main("tune")
 def main(cfg: DictConfig) -> None:
     """Tune weights, write them, and say what was gained."""
-    for override in HydraConfig.get().overrides.task:
+    overrides = HydraConfig.get().overrides.task
+    for override in overrides:
         key = override_key(override)
         if key.startswith("tuner.") and not key.startswith("tuner.solver."):
             raise InputError(f"{override} would change nothing: one tuning on lists has no rounds")
@@ -90,7 +95,16 @@ def main(cfg: DictConfig) -> None:
     if len({*labels.values()}) < len(labels):
         labels = firsts
     metric = make(cfg, "metric", "bind")
-    solver = make(cfg, "tuner.solver", "solve")
+    solving = recipe(cfg, "tuner.solver", "solve")
+    if solving.names.isdisjoint(_PARTS):
+        solver = solving.make()
+        chosen = HydraConfig.get().runtime.choices["tuner"]
+        refuse_given({x: f"tuner={chosen} takes no {x}" for x in _PARTS}, overrides)
+    else:
+        # It brings what learns, which other solvers do without.
+        from torchtune_smt.cli.parts import solver_on_lists
+
+        solver = solver_on_lists(cfg, solving, lambda: [*dense, *NAMES])
     strings = None
     if cfg.strings:
         with named_errors("strings"):

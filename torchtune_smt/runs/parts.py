@@ -222,7 +222,11 @@ class Parts:
         named: returns how a message names what is chosen of a group: ``loss=hinge``.
         data: the options of the group; one that is missing may still be given as a text.
         """
-        return {**self._unused_start(), **self._unused_data(named, data), **self._unused(named)}
+        return {
+            **self._unused_start(),
+            **self._unused_data(named, data),
+            **self.unused_groups(named),
+        }
 
     def _unused_start(self) -> dict[str, str]:
         """Return what model and start weights do not use."""
@@ -265,7 +269,7 @@ class Parts:
             unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
         return unused
 
-    def _unused(self, named: Callable[[str], str]) -> dict[str, str]:
+    def unused_groups(self, named: Callable[[str], str]) -> dict[str, str]:
         """Return the groups that the tuner does not take, and options that others cancel."""
         groups = {group for found in _GROUPS.values() for group in found} - self.used
         unused = {group: f"{named('tuner')} takes no {group}" for group in groups}
