@@ -156,6 +156,25 @@ def test_new_lists_get_the_same_features(options, tmp_path: Path) -> None:
     assert "d.src" in refused.err
 
 
+def test_solvers_of_parts_leave_dense_features_alone(tmp_path: Path) -> None:
+    """A strong norm takes all sparse weights, and no dense one; what has no effect is refused."""
+    lines = [json.dumps(one) + "\n" for one in speech(1, 40)]
+    (tmp_path / "d").write_text("".join(lines))
+    given = ["dev=d", "metric=wer", "folds=0", "samples=20", "strings=[word]"]
+    stochastic = ["tuner=stochastic", "optimizer=fobos", "regularizer.strength=1e6"]
+    found = []
+    for more in (["tuner=pro"], stochastic, [*stochastic, "tuner.solver.towards=start"]):
+        run_command("tune", *given, *more, folder=tmp_path).check()
+        names, values = read_weights(tmp_path / "tuned.weights.txt")
+        found.append(dict(zip(names.names(range(len(names))), values.tolist(), strict=True)))
+    assert len(found[0]) > 10
+    assert [[*one] for one in found[1:]] == [["lm"], ["lm"]]
+    for more in (["tuner=pro", "loss=hinge"], ["optimizer.lr=1"], ["tuner=mert", "sampler=all"]):
+        refused = run_command("tune", *given, *more, folder=tmp_path)
+        assert refused.code == 1
+        assert f"{more[-1]} would" in refused.err
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     for templates in (("words",), ("ngram",), ("word2",), ("chars0",)):
         with pytest.raises(InputError, match=templates[0]):

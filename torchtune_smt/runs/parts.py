@@ -270,7 +270,10 @@ class Parts:
         return unused
 
     def unused_groups(self, named: Callable[[str], str]) -> dict[str, str]:
-        """Return the groups that the tuner does not take, and options that others cancel."""
+        """Return the groups that the tuner does not take, and options that others cancel.
+
+        named: see `unused`.
+        """
         groups = {group for found in _GROUPS.values() for group in found} - self.used
         unused = {group: f"{named('tuner')} takes no {group}" for group in groups}
         if "loss" in self.used:
