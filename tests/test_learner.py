@@ -53,18 +53,8 @@ OPTIMIZERS = {
     "cumulative_l1": partial(CumulativeL1, lr=0.1, regularizer=L1(0.01), unregularized=N),
     "sgd": partial(SGD, lr=0.1),
 }
-CASES = [
-    "logistic_sum adagrad_l1",
-    "hinge_each adagrad_elastic",
-    "hinge_mean fobos_oscar",
-    "perceptron_each sgd",
-    "hinge_each cumulative_l1",
-    "softmax_sum fobos_l1",
-    "expected_gain_mean adagrad_l1",
-    "ramp_sum fobos_l2",
-    "hope_fear_each fobos_elastic",
-    "hinge_each fobos_oscar",
-]
+STEPS = np.load(Path(__file__).parent / "data" / "replay" / "steps.npz")
+CASES = [name.removesuffix(" weights") for name in STEPS.files if name.endswith(" weights")]
 
 
 class Recorded:
@@ -75,7 +65,7 @@ class Recorded:
     """
 
     def __init__(self) -> None:
-        self.data = np.load(Path(__file__).parent / "data" / "replay" / "steps.npz")
+        self.data = STEPS
         self.known: list[int] = self.data["known"].tolist()
         self.names = [*DENSE, *(f"s{i}" for i in range(N, self.known[-1]))]
 

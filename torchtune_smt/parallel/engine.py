@@ -116,11 +116,23 @@ class Tasks:
         if self.given.pop(number, None) is not None:
             self.results[number] = result
 
-    def take(self) -> Any:
-        """Return the result of the next task, which must be there."""
-        result = pickle.loads(self.results.pop(self.next))
-        self.next += 1
-        return result
+    def served(self, give: Callable[[], None], wait: Callable[[], None]) -> Iterator[Any]:
+        """Yield the results of tasks, in their order.
+
+        give: fills, and gives tasks to workers that have none.
+        wait: waits until there is an answer, or a worker is lost.
+        """
+        while True:
+            give()
+            while self.next in self.results:
+                result = pickle.loads(self.results.pop(self.next))
+                self.next += 1
+                # Nobody waits while the caller works.
+                give()
+                yield result
+            if not self.given:
+                return
+            wait()
 
     def lose_late(self, task: int | None, deadline: float) -> None:
         """Have a task given again whose worker took longer than `deadline` seconds; see `lose`."""

@@ -58,16 +58,7 @@ class LocalEngine(Engine):
         run = Tasks(tasks, self.workers, self.attempts)
         self._common = pickle.dumps((_COMMON, common))
         try:
-            while True:
-                self._give(run)
-                while run.next in run.results:
-                    result = run.take()
-                    # Nobody waits while the caller works.
-                    self._give(run)
-                    yield result
-                if not run.given:
-                    return
-                self._wait(run)
+            yield from run.served(lambda: self._give(run), lambda: self._wait(run))
         finally:
             # What others compute now, nobody asks for.
             for process in [p for p in self._processes if p.task is not None]:

@@ -97,15 +97,7 @@ class RayEngine(Engine):
                 busy[compute.remote(opened, shared, run.given[number])] = number, math.inf
 
         try:
-            while True:
-                give()
-                while run.next in run.results:
-                    result = run.take()
-                    give()
-                    yield result
-                if not run.given:
-                    return
-                self._wait(run, busy)
+            yield from run.served(give, lambda: self._wait(run, busy))
         finally:
             for answers in busy:
                 ray.cancel(answers, force=True)

@@ -97,8 +97,8 @@ class Candidates:
     score: Score
 
     @cached_property
-    def _room(self) -> tuple[Float64, Float64, Int64, Int64, Float64, Int32]:
-        """What `kernels.envelopes` works in."""
+    def room(self) -> tuple[Float64, Float64, Int64, Int64, Float64, Int32]:
+        """What `kernels.envelopes` takes and writes: scores and slopes of hypotheses first."""
         n, longest = self.features.shape[1], int(np.diff(self.begin).max(initial=0))
         lists = self.begin.size - 1
         return (
@@ -129,19 +129,27 @@ class Candidates:
             self.score(self.statistics[self.chosen(weights)].sum(axis=0, dtype=np.float64))
         )
 
+    def changes(self, offset: Float64, direction: Float64) -> tuple[Int64, Float64, Int32, Int64]:
+        """Return what `kernels.envelopes` finds from scores on along a direction, and its order.
+
+        Arrays but for the last are longer than that, and written over by the next call.
+        """
+        _, slope, stack, first, gamma, change = self.room
+        kernels.combine(self.features, direction, slope)
+        n = kernels.envelopes(self.begin, offset, slope, stack, first, gamma, change)
+        return first, gamma, change, np.argsort(gamma[:n])
+
     def along(self, point: Float64, direction: Float64) -> Curve:
         """Return the score at ``point + γ direction`` for all γ."""
-        offset, slope, stack, first, gamma, change = self._room
+        offset = self.room[0]
         kernels.combine(self.features, point, offset)
-        kernels.combine(self.features, direction, slope)
-        m = kernels.envelopes(self.begin, offset, slope, stack, first, gamma, change)
-        order = np.argsort(gamma[:m])
-        change = change[:m][order]
-        sums = np.empty((m + 1, self.statistics.shape[1]), np.float64)
+        first, gamma, change, order = self.changes(offset, direction)
+        change = change[order]
+        sums = np.empty((order.size + 1, self.statistics.shape[1]), np.float64)
         sums[0] = self.statistics[first].sum(axis=0)
         sums[1:] = self.statistics[change[:, 1]] - self.statistics[change[:, 0]]
         np.cumsum(sums, axis=0, out=sums)
-        return Curve(np.concatenate([[-np.inf], gamma[:m][order], [np.inf]]), self.score(sums))
+        return Curve(np.concatenate([[-np.inf], gamma[order], [np.inf]]), self.score(sums))
 
 
 class _Point(NamedTuple):

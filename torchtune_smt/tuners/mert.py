@@ -10,13 +10,14 @@ from typing import ClassVar
 import numpy as np
 
 from torchtune_smt.core.accepts import Checked, above, accepting, integer
-from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.lists_kernels import best
 from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.tuners import mert_kernels as kernels
+from torchtune_smt.tuners.lines import Candidates
 from torchtune_smt.tuners.solver import Solution, check_start
 
 GAIN = 1e-6  # a round that gains less (of BLEU in 0..1) is the last one
@@ -156,24 +157,18 @@ class _Search:
                 "the square of a feature value of the lists is not finite: check the lists for "
                 "values above 1e150 or so"
             )
-        self._matrix = np.ascontiguousarray(matrix[scale > 0])
+        assert lists.statistics is not None
+        matrix = np.ascontiguousarray(matrix[scale > 0])
+        self._unit = Candidates(lists.begin, matrix, lists.statistics, lists.measure.scores)
         self.feature = active[scale > 0]
         self.scale = scale[scale > 0]
-        self._list_begin = lists.begin
-        assert lists.statistics is not None
-        self._statistics, self._code = lists.statistics, lists.measure.code
+        self._code = lists.measure.code
         self.count = 0
-        n = lists.n_hypotheses
-        self.offset: Float64 = np.zeros(n)
-        self._slope: Float64 = np.empty(n)
-        self._stack: Int64 = np.empty(np.diff(lists.begin).max(initial=0), np.int64)
-        self._chosen: Int64 = np.empty(len(lists), np.int64)
-        self._gamma: Float64 = np.empty(n)
-        self._change: Int32 = np.empty((n, 2), np.int32)
+        self.offset, self._slope, _, self._chosen, *_ = self._unit.room
 
     def begin(self, point: Float64) -> float:
         """Go to a point; return the score there."""
-        kernels.combine(self._matrix, point, self.offset)
+        kernels.combine(self._unit.features, point, self.offset)
         return self._score()
 
     def move(self, direction: Float64, score: float) -> tuple[float, float]:
@@ -183,27 +178,8 @@ class _Search:
         Returns score: there.
         """
         self.count += 1
-        kernels.combine(self._matrix, direction, self._slope)
-        n = kernels.envelopes(
-            self._list_begin,
-            self.offset,
-            self._slope,
-            self._stack,
-            self._chosen,
-            self._gamma,
-            self._change,
-        )
-        order = np.argsort(self._gamma[:n])
-        promised, gamma = kernels.sweep(
-            self._chosen,
-            self._gamma,
-            self._change,
-            order,
-            self._statistics,
-            self._code,
-            NARROW,
-            FAR,
-        )
+        lines, statistics = self._unit.changes(self.offset, direction), self._unit.statistics
+        promised, gamma = kernels.sweep(*lines, statistics, self._code, NARROW, FAR)
         if promised <= score or gamma == 0.0:
             return 0.0, score
         self.offset += gamma * self._slope
@@ -215,8 +191,8 @@ class _Search:
         return 0.0, score
 
     def _score(self) -> float:
-        best(self._list_begin, self.offset, self._chosen)
-        return float(kernels.chosen_score(self._statistics, self._chosen, self._code))
+        best(self._unit.begin, self.offset, self._chosen)
+        return float(kernels.chosen_score(self._unit.statistics, self._chosen, self._code))
 
 
 def _unit(vector: Float64) -> Float64:
