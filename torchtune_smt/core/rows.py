@@ -116,6 +116,22 @@ class Rows:
         begin, places = places_of(self.begin, numbers)
         return Rows(begin, self.feature[places], self.value[places])
 
+    @property
+    def owner(self) -> Int64:
+        """The row of each entry (int64 [non-zeros])."""
+        return np.repeat(np.arange(len(self)), np.diff(self.begin))
+
+    def with_entries(self, owner: Int64, id: Integers, value: Float64) -> Rows:
+        """Return the rows with more entries: the row of each, an id that it lacks, and a value."""
+        owners = np.concatenate([self.owner, owner])
+        order = np.argsort(owners, kind="stable")
+        more = Rows(
+            offsets(np.bincount(owners, minlength=len(self))),
+            np.concatenate([self.feature, id], dtype=np.int32, casting="same_kind")[order],
+            np.concatenate([self.value, value])[order],
+        )
+        return more.sorted()
+
     def where(self, kept: Bool) -> Rows:
         """Return the rows with some of their entries (bool [non-zeros])."""
         if kept.all():

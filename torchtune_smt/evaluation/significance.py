@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.accepts import integer
+from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.checks import stream_seed
 from torchtune_smt.evaluation import significance_kernels as kernels
@@ -308,8 +308,7 @@ class Evaluation:
         Raises ValueError: an argument is out of range, or there is no such baseline, or no second
             system.
         """
-        if test not in _TESTS:
-            raise ValueError(f'test must be "bootstrap" or "randomization", not {test!r}')
+        one_of(*_TESTS).check("test", test)
         if len(self._systems) < 2:
             raise ValueError(f"a comparison takes two systems or more, not {len(self._systems)}")
         if baseline is None:

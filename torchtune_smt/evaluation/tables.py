@@ -185,6 +185,10 @@ class Results(NamedTuple):
 
         Raises InputError: an argument is out of range.
         """
+
+        def oracle(output: Output) -> float:
+            return oracle_bleu(outputs.lists[output], outputs.references, **text).score
+
         try:
             evaluation = Evaluation(
                 {name: [outputs.translations[o] for o in found] for name, found in systems.items()},
@@ -196,14 +200,7 @@ class Results(NamedTuple):
                 evaluation.scores(**sampling),
                 evaluation.compare(**test, **sampling) if len(systems) > 1 else [],
                 {
-                    name: float(
-                        np.mean(
-                            [
-                                oracle_bleu(outputs.lists[o], outputs.references, **text).score
-                                for o in found
-                            ]
-                        )
-                    )
+                    name: float(np.mean([oracle(output) for output in found]))
                     for name, found in systems.items()
                     if all(o in outputs.lists for o in found)
                 },
@@ -234,17 +231,8 @@ class Results(NamedTuple):
         return [metric_table(self, metric) for metric in range(count)]
 
 
-def text(results: Results) -> str:
+def text_lines(results: Results) -> list[str]:
     """Return the scores of each system, and the comparisons below, as plain text."""
-    return "\n".join(_text_lines(results)) + "\n"
-
-
-def folded_text(results: Results) -> str:
-    """Return the same in lines of a terminal."""
-    return folded(_text_lines(results)) + "\n"
-
-
-def _text_lines(results: Results) -> list[str]:
     lines = []
     for name, scores in results.scores.items():
         lines.append(name)
@@ -275,17 +263,8 @@ def aligned(results: Results) -> str:
     return "\n".join([f"{folded(legend)}\n", *blocks, f"{folded(said)}\n"])
 
 
-def markdown(results: Results) -> str:
-    """Return a table a metric."""
-    return _blocks(results, Table.markdown, "-")
-
-
-def latex(results: Results) -> str:
-    """Return a ``tabular`` a metric, with rules of the package booktabs."""
-    return _blocks(results, Table.latex, "%")
-
-
-def _blocks(results: Results, form: Callable[[Table], str], sign: str) -> str:
+def blocks(results: Results, form: Callable[[Table], str], sign: str) -> str:
+    """Return a table a metric in a form whose other lines begin with a sign."""
     medians = [f"{sign} median run of {name}: {run}\n" for name, run in results.median.items()]
     return "\n".join(filter(None, [*map(form, results.tables()), "".join(medians)]))
 
@@ -322,11 +301,12 @@ def csv_text(results: Results) -> str:
 
 
 STYLES: Final[dict[str, Callable[[Results], str]]] = {
-    "text": text,
-    "folded": folded_text,
+    "text": lambda results: "\n".join(text_lines(results)) + "\n",
+    # In lines of a terminal.
+    "folded": lambda results: folded(text_lines(results)) + "\n",
     "screen": aligned,
-    "markdown": markdown,
-    "latex": latex,
+    "markdown": lambda results: blocks(results, Table.markdown, "-"),
+    "latex": lambda results: blocks(results, Table.latex, "%"),
     "csv": csv_text,
 }
 

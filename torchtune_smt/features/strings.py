@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -29,7 +29,6 @@ from torchtune_smt.core.textio import read_lines, read_text
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.features.templates import escape
 from torchtune_smt.features.texts import added_by
-from torchtune_smt.kbest.columns import with_entries
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.readers import keyed_lines
 from torchtune_smt.kbest.stored_lists import StoredLists
@@ -231,7 +230,8 @@ class StringFeatures(Checked):
             new = np.full(len(names), -1, np.int64)
             new[kept] = lists.features.intern([names[i] for i in np.flatnonzero(kept).tolist()])
             there = new[id] >= 0
-            lists = with_entries(lists, owner[there], new[id[there]], count[there])
+            rows = lists.rows.with_entries(owner[there], new[id[there]], count[there])
+            lists = replace(lists, rows=rows)
         return lists
 
     def _found(

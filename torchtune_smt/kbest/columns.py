@@ -10,10 +10,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError, did_you_mean
-from torchtune_smt.core.offsets import offsets
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import finite_number, whole_number
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.lists import KBestLists
@@ -97,23 +95,8 @@ def with_dense(lists: KBestLists, names: Sequence[str], values: Float64) -> KBes
     """Return lists with more features, that they do not have: float64 [hypotheses, names]."""
     assert lists.features is not None
     owner, column = np.nonzero(values)
-    return with_entries(lists, owner, lists.features.intern(names)[column], values[owner, column])
-
-
-def with_entries(lists: KBestLists, owner: Int64, id: Integers, value: Float64) -> KBestLists:
-    """Return lists with more features, that they do not have.
-
-    owner, id, value: the hypothesis of each, its id among the features of the lists, and its value.
-    """
-    rows = lists.rows
-    owners = np.concatenate([np.repeat(np.arange(len(rows)), np.diff(rows.begin)), owner])
-    order = np.argsort(owners, kind="stable")
-    more = Rows(
-        offsets(np.bincount(owners, minlength=len(rows))),
-        np.concatenate([rows.feature, id], dtype=np.int32, casting="same_kind")[order],
-        np.concatenate([rows.value, value])[order],
-    )
-    return replace(lists, rows=more.sorted())
+    id = lists.features.intern(names)[column]
+    return replace(lists, rows=lists.rows.with_entries(owner, id, values[owner, column]))
 
 
 def scaled(stored: StoredLists, scale: Mapping[str, float], path: AnyPath) -> StoredLists:

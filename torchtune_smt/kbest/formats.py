@@ -18,7 +18,7 @@ import numpy as np
 from torchtune_smt.core.accepts import FINITE, one_of
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.offsets import offsets, runs
+from torchtune_smt.core.offsets import runs
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import BLANKS, finite_number, split_fields, split_words
 from torchtune_smt.core.text_kernels import POWERS, count_lines
@@ -535,7 +535,7 @@ class ListAssembler:
         it where no line may have the feature; -1: sparse.
         """
         rows = part.rows
-        owner = np.repeat(np.arange(len(rows)), np.diff(rows.begin))
+        owner = rows.owner
         place = column[rows.feature]
         present: Bool = np.zeros((len(rows), dense.size + 1), np.bool_)
         present[owner[place >= 0], place[place >= 0]] = True
@@ -548,13 +548,7 @@ class ListAssembler:
             raise self._error(fault, self.features[id], int(part.entries()[line]))
         if self._missing:
             line, lacks = np.nonzero(lacking)
-            owner = np.concatenate([owner, line])
-            order = np.argsort(owner, kind="stable")
-            rows = Rows(
-                offsets(np.bincount(owner, minlength=len(rows))),
-                np.concatenate([rows.feature, dense[lacks]])[order],
-                np.concatenate([rows.value, np.full(line.size, self._missing)])[order],
-            ).sorted()
+            rows = rows.with_entries(line, dense[lacks], np.full(line.size, self._missing))
         part = replace(part, rows=rows.where(rows.value != 0))
         if not bad.any():
             return part

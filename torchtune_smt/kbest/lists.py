@@ -244,7 +244,6 @@ class KBestLists(Hypotheses):
         index: number of each sentence, by which its references are found; 0, 1, 2, ... by default.
         words, names: words and names of features; those that are new are added.
         """
-        words = Vocabulary() if words is None else words
         names = Vocabulary() if names is None else names
         given: dict[str, Any] = {"features": features, "scores": scores, "gains": gains}
         for what, lists in given.items():
@@ -266,18 +265,33 @@ class KBestLists(Hypotheses):
             what: None if lists is None else np.array([x for row in lists for x in row], np.float64)
             for what, lists in (("score", scores), ("gain", gains))
         }
-        begin = offsets([len(strings) for strings in hypotheses])
         texts = [text for strings in hypotheses for text in strings]
         rows = [row for one in features for row in one] if features else [{}] * len(texts)
-        result = cls(
+        return cls._checked(
+            texts,
+            words,
             index=np.arange(len(hypotheses)) if index is None else np.array(index, np.int64),
-            begin=begin,
+            begin=offsets([len(strings) for strings in hypotheses]),
             rows=Rows.of_dicts(rows, names),
             features=names,
             score=numbers["score"],
             gain=numbers["gain"],
-            **tokens_of(texts, words),
         )
+
+    @classmethod
+    def _checked(
+        cls,
+        texts: Sequence[str] | None,
+        words: Vocabulary | None,
+        ids: Sequence[str] | None = None,
+        **fields: Any,
+    ) -> KBestLists:
+        """Return lists with the words of texts, and ids, if these are what they should be."""
+        if texts is not None:
+            fields |= tokens_of(texts, Vocabulary() if words is None else words)
+        if ids is not None:
+            _check_distinct("id", ids)
+        result = cls(ids=None if ids is None else Vocabulary(ids), **fields)
         result.check()
         return replace(result, entry=result.entries())
 
@@ -308,7 +322,6 @@ class KBestLists(Hypotheses):
         words, names: words and names of features; those that are new are added.
         """
         begin = np.asarray(begin, np.int64)
-        words = Vocabulary() if words is None else words
         names = Vocabulary() if names is None else names
         sparse = all(hasattr(values, name) for name in ("indptr", "indices", "data"))
         values = values if sparse else np.asarray(values, np.float64)
@@ -321,10 +334,7 @@ class KBestLists(Hypotheses):
         for what, given, wanted in (("texts", texts, n), ("ids", ids, size)):
             if given is not None and len(given) != wanted:
                 raise ValueError(f"there are {len(given)} {what}, and {wanted} are needed")
-        for what, strings in (("column", columns), ("id", ids or ())):
-            if len(set(strings)) < len(strings):
-                twice = next(name for name, count in Counter(strings).items() if count > 1)
-                raise ValueError(f"the {what} {twice!r} is there twice")
+        _check_distinct("column", columns)
         column = names.intern(columns)
         if sparse:
             rows = Rows(
@@ -343,18 +353,17 @@ class KBestLists(Hypotheses):
                 np.broadcast_to(column, values.shape)[there],
                 values[there],
             )
-        result = cls(
+        return cls._checked(
+            texts,
+            words,
+            ids,
             index=np.arange(size),
             begin=begin,
             rows=rows.where(rows.value != 0).sorted(),
             features=names,
             score=None if score is None else np.asarray(score, np.float64),
             gain=None if gain is None else np.asarray(gain, np.float64),
-            ids=None if ids is None else Vocabulary(ids),
-            **({} if texts is None else tokens_of(texts, words)),
         )
-        result.check()
-        return replace(result, entry=result.entries())
 
     @classmethod
     def of_records(
@@ -388,27 +397,21 @@ class KBestLists(Hypotheses):
                     raise ValueError(f"record {number}, hypothesis {h}: `text` must be a string")
             ids.append(str(record.get("id", number)))
             found += lists
-        if len(set(ids)) < len(ids):
-            twice = next(name for name, count in Counter(ids).items() if count > 1)
-            raise ValueError(f"the id {twice!r} is there twice")
         scores = [hypothesis.get("score") for hypothesis in found]
         if any(score is None for score in scores) and any(score is not None for score in scores):
             raise ValueError("some hypotheses have a score, and some have none")
         names = Vocabulary() if names is None else names
-        words = Vocabulary() if words is None else words
-        begin = offsets([len(record["hypotheses"]) for record in records])
-        result = cls(
+        result = cls._checked(
+            [hypothesis["text"] for hypothesis in found],
+            words,
+            ids,
             index=np.arange(len(ids)),
-            begin=begin,
+            begin=offsets([len(record["hypotheses"]) for record in records]),
             rows=Rows.of_dicts([hypothesis.get("features", {}) for hypothesis in found], names),
             features=names,
             score=np.array(scores, np.float64) if scores and scores[0] is not None else None,
-            ids=Vocabulary(ids),
-            **tokens_of([hypothesis["text"] for hypothesis in found], words),
         )
-        result.check()
-        result = replace(result, entry=result.entries())
-        return result.some(np.flatnonzero(np.diff(begin)))
+        return result.some(np.flatnonzero(np.diff(result.begin)))
 
     def __len__(self) -> int:
         return self.index.size
@@ -540,6 +543,13 @@ class KBestLists(Hypotheses):
             copy,
         )
         return self.chosen(np.flatnonzero(~copy)) if copy.any() else self
+
+
+def _check_distinct(what: str, names: Sequence[str]) -> None:
+    """Raise ValueError where a name is there twice."""
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise ValueError(f"the {what} {twice!r} is there twice")
 
 
 def tokens_of(texts: Sequence[str], words: Vocabulary) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def nbest_lines(kbest: KBest, texts: Sequence[str], dense: Sequence[str] = ()) -
     column = np.full(ids.max(initial=-1) + 2, -1)
     column[ids[ids >= 0]] = np.flatnonzero(ids >= 0)
     place = column[np.minimum(rows.feature, column.size - 1)]
-    row = np.repeat(np.arange(n), np.diff(rows.begin))
+    row = rows.owner
     first = np.zeros((n, width))
     first[row[place >= 0], place[place >= 0]] = rows.value[place >= 0]
     others = place < 0

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from torchtune_smt.core.accepts import Checked, above, accepting, one_of
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.metrics import bleu_kernels as kernels
-from torchtune_smt.metrics.base import References, check_references
+from torchtune_smt.metrics.base import References, check_references, references_of
 
 Counts = NDArray[np.int64]
 """Rows of BLEU's statistics; see `BleuReferences.statistics`."""
@@ -82,13 +81,8 @@ class BleuReferences:
         """
         if kbest.statistics is not None and kbest.measure == BLEU:
             return kbest.statistics.astype(np.int64)
-        if not 0 <= kbest.index < len(self):
-            raise InputError(
-                f"no references for sentence {kbest.index} (counted from 0): there are "
-                f"{len(self)}; give as many references as sentences"
-            )
         return kernels.match_statistics(
-            kbest.index,
+            references_of(range(len(self)), kbest.index),
             self._root_begin,
             self._roots,
             self._node_begin,

@@ -22,15 +22,10 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.metrics import chrf, ter
-from torchtune_smt.metrics.errors import (
-    CharacterErrorRate,
-    WordErrorRate,
-    as_characters,
-    error_statistics,
-)
-from torchtune_smt.metrics.mix import MetricMix
+from torchtune_smt.metrics.errors import as_characters, error_statistics
+from torchtune_smt.metrics.mix import KINDS, MetricMix
 
-METRICS = ("bleu", "chrf", "ter", "wer", "cer")
+METRICS = tuple(KINDS)
 
 
 @dataclass(frozen=True)
@@ -98,18 +93,11 @@ class StatisticsExtractor:
                 for name in metric
             ]
             return
-        own = {"wer": WordErrorRate.measure, "cer": CharacterErrorRate.measure}
         self._peer = None
-        if metric in own:
-            self.measure = own[metric]
-        else:
+        if metric not in ("wer", "cer"):
             streams = None if metric != "bleu" else reference_streams(references)
             self._peer = sacrebleu_metric(metric, tokenize, lowercase, streams)
-            self.measure = {
-                "bleu": BLEU,
-                "chrf": chrf.measure(),
-                "ter": ter.TranslationEditRate.measure,
-            }[metric]
+        self.measure = KINDS[metric]().measure
         self._count = _counter(metric, references, self._peer, lowercase)
         numbers = {len(row) for row in references}
         self._n_references = numbers.pop() if len(numbers) == 1 else -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,15 +19,17 @@ from torchtune_smt.metrics.base import BoundCorpusMetric, CorpusMetric, Referenc
 
 
 @dataclass(frozen=True)
-class WordErrorRate(CorpusMetric):
-    """WER: insertions, deletions and substitutions of words, by the words of the reference.
+class ErrorRate(CorpusMetric):
+    """Errors, by the length of the reference.
 
     A gain is the number of errors, below 0. Of several references that with the fewest errors
     counts, and their mean length (Nießen et al. 2000, "An evaluation tool for machine
     translation"). A reference may have no words.
     """
 
-    measure: ClassVar[Measure] = error_rate("WER", 3)
+    @abstractmethod
+    def errors(self, references: list[Int32], kbest: KBest, words: Vocabulary) -> Float64:
+        """Return errors, and the mean length of the references (ids of words), float64 [k, 2]."""
 
     def bound(self, references: References, words: Vocabulary) -> BoundErrors:
         """See `CorpusMetric.bound`."""
@@ -34,41 +37,44 @@ class WordErrorRate(CorpusMetric):
 
 
 @dataclass(frozen=True)
-class CharacterErrorRate(CorpusMetric):
+class WordErrorRate(ErrorRate):
+    """WER: insertions, deletions and substitutions of words, by the words of the reference."""
+
+    measure: ClassVar[Measure] = error_rate("WER", 3)
+
+    def errors(self, references: list[Int32], kbest: KBest, words: Vocabulary) -> Float64:
+        """See `ErrorRate.errors`."""
+        lines = [*references, *(kbest.hypothesis(h) for h in range(len(kbest)))]
+        return error_statistics(as_characters(lines), len(references))
+
+
+@dataclass(frozen=True)
+class CharacterErrorRate(ErrorRate):
     """CER: as `WordErrorRate`, of characters, the blanks between words among them."""
 
     measure: ClassVar[Measure] = error_rate("CER", 3)
 
-    def bound(self, references: References, words: Vocabulary) -> BoundErrors:
-        """See `CorpusMetric.bound`."""
-        return BoundErrors(self, references, words)
+    def errors(self, references: list[Int32], kbest: KBest, words: Vocabulary) -> Float64:
+        """See `ErrorRate.errors`."""
+        lines = [*references, *(kbest.hypothesis(h) for h in range(len(kbest)))]
+        return error_statistics([" ".join(words.names(line)) for line in lines], len(references))
 
 
 class BoundErrors(BoundCorpusMetric):
     """An error rate for one set of references."""
 
-    def __init__(
-        self,
-        metric: WordErrorRate | CharacterErrorRate,
-        references: References,
-        words: Vocabulary,
-    ) -> None:
+    def __init__(self, metric: ErrorRate, references: References, words: Vocabulary) -> None:
         super().__init__(metric, words)
-        self._of_words = isinstance(metric, WordErrorRate)
+        self._metric = metric
         self._references = [[words.intern(one) for one in some] for some in references]
 
     def count(self, kbest: KBest) -> Float64:
-        """Return errors, and the mean length of the references, of each hypothesis.
+        """Return `ErrorRate.errors` of each hypothesis.
 
         Raises InputError: there are no references for ``kbest.index``.
         """
         references = references_of(self._references, kbest.index)
-        lines = [*references, *(kbest.hypothesis(h) for h in range(len(kbest)))]
-        if self._of_words:
-            texts = as_characters(lines)
-        else:
-            texts = [" ".join(self._words.names(line)) for line in lines]
-        return error_statistics(texts, len(references))
+        return self._metric.errors(references, kbest, self._words)
 
     def gains_of_statistics(self, statistics: NDArray[Any]) -> Float64:
         """Return the gains of statistics [k, 2]: errors, below 0."""

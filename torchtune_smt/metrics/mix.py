@@ -100,7 +100,7 @@ class MetricMix(CorpusMetric):
         """What it is of a corpus."""
         parts, names = [], []
         for name, weight in self.weights.items():
-            own = mean("external") if name == "external" else _of(name).measure
+            own = mean("external") if name == "external" else KINDS[name]().measure
             parts += [part._replace(weight=weight * part.weight) for part in own.parts]
             names.append(own.name if weight == 1 else f"{weight:g} {own.name}")
         return Measure(f"mix({', '.join(names)})", tuple(parts))
@@ -108,10 +108,6 @@ class MetricMix(CorpusMetric):
     def bound(self, references: References, words: Vocabulary) -> BoundMix:
         """See `CorpusMetric.bound`."""
         return BoundMix(self, references, words)
-
-
-def _of(name: str) -> CorpusMetric:
-    return KINDS[name]()
 
 
 class BoundMix(BoundCorpusMetric):
@@ -123,7 +119,9 @@ class BoundMix(BoundCorpusMetric):
         column: ExternalScores | None = getattr(metric, "_column", None)
         self._column = None if column is None else column.bind(references, words)
         self._parts = {
-            name: _of(name).bind(references, words) for name in metric.weights if name != "external"
+            name: KINDS[name]().bind(references, words)
+            for name in metric.weights
+            if name != "external"
         }
 
     def statistics(self, kbest: KBest) -> Float64:

@@ -223,7 +223,7 @@ def _gram(rows: Rows, chosen: Int64, columns: int) -> Float64:
     place[chosen] = np.arange(chosen.size)
     at = place[rows.feature]
     inside = at >= 0
-    row = np.repeat(np.arange(len(rows)), np.diff(rows.begin))
+    row = rows.owner
     dense = np.zeros((len(rows), chosen.size))
     dense[row[inside], at[inside]] = rows.value[inside]
     return dense.T @ dense

@@ -77,7 +77,7 @@ def identical_columns(rows: Rows, first: int, dimension: int, *, multiples: bool
     """
     rows = rows.where((rows.value != 0.0) & (rows.feature >= first))
     order = np.argsort(rows.feature, kind="stable")
-    number = np.repeat(np.arange(len(rows)), np.diff(rows.begin))[order]
+    number = rows.owner[order]
     value = rows.value[order]
     begin = offsets(np.bincount(rows.feature, minlength=dimension))
     result = np.arange(dimension)
