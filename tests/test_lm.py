@@ -341,7 +341,7 @@ def test_words_that_arpa_cannot_hold_are_errors(word: str, tmp_path: Path) -> No
         (([["a"]], 7), "order must be .*up to 6.*, not 7"),
         *(
             (([["a"]], 2, fallback), "discount_fallback")
-            for fallback in ((0.0, 1.0, 1.5), (1.5, 1.0, 1.5), (0.5, 1.0, -1.0))
+            for fallback in ((0.0, 1.0, 1.5), (1.5, 1.0, 1.5), (0.5, 1.0, -1.0), (0.5, 1.0))
         ),
     ],
 )

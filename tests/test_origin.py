@@ -12,6 +12,7 @@ import pytest
 from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
 from hypothesis import example, given
 from hypothesis import strategies as st
+from test_read_files import LISTS
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
@@ -317,14 +318,6 @@ def test_tuning_that_starts_from_weights_of_another_model(run: Run, tmp_path: Pa
     notice = r"^(.*): belongs to the features (.*) \[.*\].* and not to the features dense \["
     found = re.search(notice, other, re.M)
     assert found is not None and found[1] == str(run.weights)
-
-
-LISTS = """\
-0 ||| a good day ||| LM=-1 TM=-2 ||| -3
-0 ||| a day good ||| LM=-2 TM=-1 ||| -3
-1 ||| thank you ||| LM=-1 TM=-1 ||| -2
-1 ||| you thank ||| LM=-3 TM=-1 ||| -4
-"""
 
 
 def test_weights_of_lists(run: Run, tmp_path: Path) -> None:

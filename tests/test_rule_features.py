@@ -21,7 +21,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.rule_features import RuleFeatures, spelling_of
 from torchtune_smt.decoders.search_kernels import heap_pop, heap_push
-from torchtune_smt.features import RuleId, RuleShape, SourceNgram, WordAlignment
+from torchtune_smt.features import LexReordering, RuleId, RuleShape, SourceNgram, WordAlignment
 from torchtune_smt.features.templates import (
     escape,
     is_gap,
@@ -205,18 +205,6 @@ def test_the_kernel_spells_as_templates_do(given_rules, chosen, data):
     assert found[0] == found[1]
 
 
-class Oriented:
-    """As many rows of each rule as there are orientations, which are written one by one."""
-
-    name = "oriented"
-
-    def features(self, source, target):
-        return [f"oriented:{len(source)}"]
-
-    def oriented_features(self, source, target, orientation, *, behind):
-        return [f"oriented:{orientation}{behind}:{'_'.join(source)}~{'_'.join(target)}"]
-
-
 class Answers:
     """Says the same of each rule."""
 
@@ -273,13 +261,15 @@ def in_threads(function):
         return list(pool.map(begin, range(THREADS)))
 
 
-@pytest.mark.parametrize("templates", [TEMPLATES, [SlowId(), SlowNgram()], [RuleId(), Oriented()]])
+@pytest.mark.parametrize(
+    "templates", [TEMPLATES, [SlowId(), SlowNgram()], [RuleId(), LexReordering(lexicalized=True)]]
+)
 @pytest.mark.usefixtures("restless")
 def test_threads_find_what_one_thread_finds(templates):
     """Rules that all ask for at once, or each before the others; copied words, too."""
     count, words = 400, [f"w{i}" for i in range(40)]
     rules = [Rule((f"s{i}", f"s{i % 7}"), (f"t{i}",), (0.0, 0.0)) for i in range(count)]
-    orientations = ["monotone", "swap"] if isinstance(templates[-1], Oriented) else []
+    orientations = ["monotone", "swap"] if isinstance(templates[-1], LexReordering) else []
     grammar = to_grammar(rules)
     for seed in range(5):
         shared = RuleFeatures(grammar, templates, Vocabulary(["dense"]), orientations)
@@ -310,7 +300,12 @@ def test_threads_find_what_one_thread_finds(templates):
 def test_a_rule_that_another_thread_has_begun_to_write_down():
     rules = [Rule((f"s{i}",), (f"t{i}",), (0.0, 0.0)) for i in range(5)]
     features = Vocabulary()
-    store = RuleFeatures(to_grammar(rules), [RuleId(), Oriented()], features, ["monotone", "swap"])
+    store = RuleFeatures(
+        to_grammar(rules),
+        [RuleId(), LexReordering(lexicalized=True)],
+        features,
+        ["monotone", "swap"],
+    )
     asked = np.arange(5)
     whole = store.of_sentence(asked)
     store._row_of[2:4, 1:] = 0

@@ -62,10 +62,7 @@ def estimate(
     path: where the sentences come from, for error messages; one a line.
     """
     integer(1, MAX_ORDER).check("order", order)
-    if discount_fallback is not None:
-        for count, discount in enumerate(discount_fallback, start=1):
-            if not 0 < discount <= count:
-                raise ValueError(f"discount_fallback[{count - 1}] must be in (0, {count}]")
+    check_fallback(discount_fallback)
     words, tokens, offset = read_tokens(sentences, path)
     orders = _count(tokens, offset, len(words), order)
     rows: list[Int32] = []
@@ -101,6 +98,15 @@ def estimate(
         [values.astype(np.float32) for values in log_backoff],
         path,
     )
+
+
+def check_fallback(discounts: Sequence[float] | None) -> None:
+    """Raise ValueError unless they are discounts of the counts 1, 2 and 3 or more, or None."""
+    if discounts is not None and len(discounts) != 3:
+        raise ValueError(f"discount_fallback must be 3 numbers, not {discounts}")
+    for count, discount in enumerate(discounts or (), start=1):
+        if not 0 < discount <= count:
+            raise ValueError(f"discount_fallback[{count - 1}] must be in (0, {count}]")
 
 
 def _log10(values: Float64) -> Float64:

@@ -22,11 +22,17 @@ from torchtune_smt.grammar.alignment import (
     ALIGNERS,
     Aligner,
     Alignment,
+    align,
     read_alignments,
     write_alignments,
 )
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.extraction import extract_grammar, extract_phrases
 from torchtune_smt.grammar.reordering import ReorderingType
+from torchtune_smt.grammar.store import load_grammar, save_grammar
+from torchtune_smt.lm.arpa import write_arpa
+from torchtune_smt.lm.estimate import check_fallback, estimate
+from torchtune_smt.lm.folds import build_folds
 from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.folder import (
     ALIGNER_SETTINGS,
@@ -101,11 +107,7 @@ class BuiltModel(Checked, ModelSource):
         if self.discount_fallback is not None:
             # Configurations have lists.
             object.__setattr__(self, "discount_fallback", tuple(self.discount_fallback))
-        if self.discount_fallback is not None and len(self.discount_fallback) != 3:
-            raise ValueError(f"discount_fallback must be 3 numbers, not {self.discount_fallback}")
-        for count, discount in enumerate(self.discount_fallback or (), start=1):
-            if not 0 < discount <= count:
-                raise ValueError(f"discount_fallback[{count - 1}] must be in (0, {count}]")
+        check_fallback(self.discount_fallback)
 
     def unused(self) -> Mapping[str, str]:
         """Return the options of the aligner if the alignment is given; see `ModelSource`."""
@@ -211,12 +213,8 @@ class BuiltModel(Checked, ModelSource):
         alignments: Sequence[Alignment],
     ) -> ExtractedGrammar:
         """Return the grammar of an aligned bitext, extracted with the options of the same names."""
-        # Imported only by those who build.
-        from torchtune_smt.grammar.extraction import extract_grammar, extract_phrases
-
-        extract: Callable[..., ExtractedGrammar] = extract_grammar
-        if self.phrases:
-            extract = extract_phrases
+        extract: Callable[..., ExtractedGrammar]
+        extract = extract_phrases if self.phrases else extract_grammar
         taken = inspect.signature(extract).parameters
         options = {name: value for name, value in vars(self).items() if name in taken}
         return extract(sources, targets, alignments, **options)
@@ -235,13 +233,6 @@ class BuiltModel(Checked, ModelSource):
         self, folder: Path, bitext: Corpus, report: Callable[[str], None], folds: bool
     ) -> None:
         """Write all parts of the model to a folder."""
-        # Imported only by those who build: they bring the aligner with them.
-        from torchtune_smt.grammar.alignment import align
-        from torchtune_smt.grammar.store import load_grammar, save_grammar
-        from torchtune_smt.lm.arpa import write_arpa
-        from torchtune_smt.lm.estimate import estimate
-        from torchtune_smt.lm.folds import build_folds
-
         sources, targets = bitext.source, bitext.targets
         alignments: list[Alignment] = []
 
