@@ -108,110 +108,86 @@ def anywhere(case: Case) -> bool:
     return True
 
 
-# Where the options have an effect. Device is refused by its value, and so is optimizer.average.
-EFFECT: dict[str, Callable[[Case], bool]] = {}
-
-
-def effect(where: Callable[[Case], bool], options: str) -> None:
-    for option in options.split():
-        assert option not in EFFECT
-        EFFECT[option] = where
-
-
-effect(anywhere, "seed resume overwrite callbacks device init.file init.values")
-effect(anywhere, "report")
-# They say what the data are.
-effect(anywhere, "data.name data.source_language data.target_language")
-effect(lambda c: c.decodes, "threads features.templates")
-effect(lambda c: c.builds and c.on_train, "lm")
-effect(lambda c: c.builds or (not c.decodes and c.references and c.on_train), "data.train")
-effect(lambda c: c.references, "data.dev")
-effect(lambda c: c.decodes or c.task == "all lists", "data.test")
-effect(
-    lambda c: c.references,
-    "data.folders data.lowercase data.normalize data.tokenize data.empty",
-)
-effect(lambda c: c.decodes, "data.split_compounds")
-effect(lambda c: c.builds, "data.max_length data.max_ratio")
-effect(
-    lambda c: c.decodes, "model._target_ model.folder model.alignment_file model.max_phrase_length"
-)
-effect(lambda c: c.decodes, "model.max_symbols model.unaligned_edges model.counts model.order")
-effect(lambda c: c.decodes, "model.table_limit model.discount_fallback")
-effect(lambda c: c.decodes and c.on_train, "model.leave_out model.folds")
-effect(lambda c: c.decodes, "model.grammar model.format model.language_model")
-effect(lambda c: c.decodes, "model.ini model.phrase_table model.reordering_table")
-effect(lambda c: c.decodes, "model.rule_counts model.reordering")
-effect(lambda c: c.task in ("hiero", "phrase"), "model.aligner model.iterations")
-# Whole lists, with copies, come to batch tuners, which tell hypotheses apart by their words.
-effect(
-    lambda c: c.decodes or c.tuner == "online" or c.task == "scores" or c.task == "short lists",
-    "decoder.unique",
-)
-effect(anywhere, "decoder._target_ decoder.k decoder.pop_limit decoder.max_span")
-effect(anywhere, "decoder.stack_size decoder.distortion_limit decoder.table_limit")
-effect(anywhere, "decoder.dev decoder.dev_scores decoder.test decoder.test_scores decoder.dense")
-effect(
-    anywhere, "decoder.on_error decoder.features decoder.max_words decoder.unknown decoder.missing"
-)
-effect(anywhere, "decoder.seconds decoder.keep_mb decoder.score decoder.sizes")
-effect(lambda c: c.on_train, "decoder.train decoder.train_scores")
-effect(lambda c: c.references, "decoder.format")
-effect(part("metric"), "metric._target_ metric.path metric.missing metric.short_references")
-effect(part("metric"), "metric.smooth_unigrams metric.grounding metric.smoothing metric.nakov")
-effect(part("metric"), "metric.smooth_brevity metric.smooth_method metric.smooth_value")
-effect(
-    part("metric"), "metric.effective_order metric.filters metric.weights metric.order metric.beta"
-)
-
-
 def draws_pairs(case: Case) -> bool:
     lists = case.loss == "softmax" and case.tuner in ("online", "stochastic")
     return "sampler" in case.parts and not lists
 
 
-effect(draws_pairs, "sampler._target_ sampler.candidates sampler.threshold sampler.pairs")
-effect(draws_pairs, "sampler.distinct sampler.percent")
-effect(part("loss"), "loss._target_ loss.reduction loss.temperature loss.entropy loss.cost")
-effect(part("loss"), "loss.variant")
-effect(part("regularizer"), "regularizer._target_ regularizer.strength regularizer.dimension")
-# They are scaled to where regularizer.noise says.
-effect(
-    lambda c: "regularizer" in c.parts and c.tuner != "grouping/batch",
-    "regularizer.lambda1 regularizer.lambda2",
-)
-effect(part("optimizer"), "optimizer._target_ optimizer.lr optimizer.initial_accumulator")
-effect(part("optimizer"), "optimizer.initial_precision")
-effect(part("optimizer"), "optimizer.regularize_dense optimizer.regularize_each")
-effect(part("optimizer"), "optimizer.schedule optimizer.beta")
-effect(lambda c: "optimizer" in c.parts and c.tuner not in TAKES_STEPS, "optimizer.average")
-effect(anywhere, "tuner._target_ tuner.epochs tuner.iterations tuner.patience tuner.result")
-effect(anywhere, "tuner.shuffle tuner.tune_on tuner.sentences tuner.checkpoint_minutes")
-effect(anywhere, "tuner.interpolation tuner.tolerance tuner.unique tuner.keep_lists tuner.sparse")
-effect(anywhere, "tuner.learning tuner.control tuner.zero_group tuner.dev.iterations")
-effect(anywhere, "tuner.dev.patience")
-effect(lambda c: c.tuner in (*TAKES_STEPS, "grouping/clusters"), "tuner.passes")
-effect(learns("mix"), "tuner.shards")
-effect(lambda c: c.tuner in (*TAKES_STEPS, "grouping/batch"), "tuner.scaling tuner.merge_identical")
-effect(learns("batch"), "regularizer.fraction regularizer.noise")
-effect(learns("batch"), "tuner.minimizer.loss tuner.minimizer.mu")
-effect(learns("batch"), "tuner.minimizer.residual tuner.minimizer.gap tuner.minimizer.seconds")
-effect(learns("batch"), "tuner.minimizer.path")
-effect(learns("clusters"), "tuner.clusters.count tuner.clusters.lr tuner.clusters.strength")
-effect(anywhere, "tuner.dev.interpolation tuner.dev.tolerance tuner.batch_size")
-effect(anywhere, "tuner.solver._target_ tuner.solver.sigma tuner.solver.tolerance")
-effect(anywhere, "tuner.solver.steps tuner.solver.C tuner.solver.passes tuner.solver.decay")
-effect(anywhere, "tuner.solver.scale tuner.solver.restarts tuner.solver.random_directions")
-effect(anywhere, "tuner.solver.spread tuner.solver.max_features")
-effect(anywhere, "tuner.solver.few tuner.solver.tens tuner.solver.towards")
-effect(anywhere, "tuner.solver.lr tuner.solver.strength tuner.solver.exempt")
-effect(lambda c: c.loss != "hinge" or c.tuner == "expected", "tuner.solver.batch_size")
-# All cases have parallel=serial; tests/test_parallel_cli.py has what others do not use.
-effect(anywhere, "parallel._target_ parallel.shards parallel.labels parallel.features")
-effect(anywhere, "parallel.threshold parallel.strength")
-effect(anywhere, "parallel.workers parallel.max_staleness parallel.simulate")
-effect(lambda c: False, "engine._target_ engine.workers engine.deadline engine.attempts")
-effect(lambda c: False, "engine.address engine.object_store")
+# Where the options have an effect. Device is refused by its value, and so is optimizer.average.
+# What is in braces belongs to the group before them. All cases have parallel=serial, which has
+# none of the engine's; tests/test_parallel_cli.py has what other strategies do not use.
+EFFECTS: list[tuple[Callable[[Case], bool], str]] = [
+    (
+        anywhere,
+        """seed resume overwrite callbacks device report init.{file values} data.{name
+        source_language target_language} decoder.{_target_ k pop_limit max_span stack_size
+        distortion_limit table_limit dev dev_scores test test_scores dense on_error features
+        max_words unknown missing seconds keep_mb score sizes} tuner.{_target_ epochs
+        iterations patience result shuffle tune_on sentences checkpoint_minutes interpolation
+        tolerance unique keep_lists sparse learning control zero_group batch_size}
+        tuner.dev.{iterations patience interpolation tolerance} tuner.solver.{_target_ sigma
+        tolerance steps C passes decay scale restarts random_directions spread max_features
+        few tens towards lr strength exempt} parallel.{_target_ shards labels features
+        threshold strength workers max_staleness simulate}""",
+    ),
+    (
+        lambda c: c.decodes,
+        """threads features.templates data.split_compounds model.{_target_ folder alignment_file
+        max_phrase_length max_symbols unaligned_edges counts order table_limit
+        discount_fallback grammar format language_model ini phrase_table reordering_table
+        rule_counts reordering}""",
+    ),
+    (lambda c: c.builds and c.on_train, "lm"),
+    (lambda c: c.builds or (not c.decodes and c.references and c.on_train), "data.train"),
+    (
+        lambda c: c.references,
+        """data.{dev folders lowercase normalize tokenize empty} decoder.format""",
+    ),
+    (lambda c: c.decodes or c.task == "all lists", "data.test"),
+    (lambda c: c.builds, "data.{max_length max_ratio}"),
+    (lambda c: c.decodes and c.on_train, "model.{leave_out folds}"),
+    (lambda c: c.task in ("hiero", "phrase"), "model.{aligner iterations}"),
+    (
+        lambda c: c.decodes or c.tuner == "online" or c.task == "scores" or c.task == "short lists",
+        """decoder.unique""",
+    ),
+    (lambda c: c.on_train, "decoder.{train train_scores}"),
+    (
+        part("metric"),
+        """metric.{_target_ path missing short_references smooth_unigrams grounding smoothing
+        nakov smooth_brevity smooth_method smooth_value effective_order filters weights order
+        beta}""",
+    ),
+    (draws_pairs, "sampler.{_target_ candidates threshold pairs distinct percent}"),
+    (part("loss"), "loss.{_target_ reduction temperature entropy cost variant}"),
+    (part("regularizer"), "regularizer.{_target_ strength dimension}"),
+    (
+        lambda c: "regularizer" in c.parts and c.tuner != "grouping/batch",
+        """regularizer.{lambda1 lambda2}""",
+    ),
+    (
+        part("optimizer"),
+        """optimizer.{_target_ lr initial_accumulator initial_precision regularize_dense
+        regularize_each schedule beta}""",
+    ),
+    (lambda c: "optimizer" in c.parts and c.tuner not in TAKES_STEPS, "optimizer.average"),
+    (lambda c: c.tuner in (*TAKES_STEPS, "grouping/clusters"), "tuner.passes"),
+    (learns("mix"), "tuner.shards"),
+    (lambda c: c.tuner in (*TAKES_STEPS, "grouping/batch"), "tuner.{scaling merge_identical}"),
+    (
+        learns("batch"),
+        """regularizer.{fraction noise} tuner.minimizer.{loss mu residual gap seconds path}""",
+    ),
+    (learns("clusters"), "tuner.clusters.{count lr strength}"),
+    (lambda c: c.loss != "hinge" or c.tuner == "expected", "tuner.solver.batch_size"),
+    (lambda c: False, "engine.{_target_ workers deadline attempts address object_store}"),
+]
+EFFECT = {
+    f"{group}{name}": where
+    for where, options in EFFECTS
+    for group, names in re.findall(r"([\w.]+)(?:\{([^}]*)\})?", options)
+    for name in names.split() or [""]
+}
 
 
 def leaves(prefix: str, value: object) -> Iterator[str]:
