@@ -544,7 +544,7 @@ def test_a_large_model_is_announced(
     assert base.announcement(options) is None
     assert base.model_size({"folder": "nowhere"}) == 0
     (tmp_path / "in").write_text("ja\n")
-    arguments = [f"weights={run.weights}", f"input={tmp_path / 'in'}"]
     monkeypatch.setattr(base, "LARGE", 1)
+    arguments = [f"weights={run.weights}", f"input={tmp_path / 'in'}"]
     outcome = run_command("translate", *arguments, folder=run.place).check()
     assert outcome.err.startswith("opening a model of 0.0 GB\n")

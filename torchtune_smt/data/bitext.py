@@ -270,13 +270,7 @@ def find_files(
 
 
 def write_corpus(corpus: Corpus, source: AnyPath, references: Sequence[AnyPath]) -> None:
-    """Write a corpus as parallel files (packed where the name ends in ``.gz``).
-
-    Raises ValueError: the sentences do not have as many references as there are paths.
-    """
-    for sentence in corpus.references:
-        if len(sentence) != len(references):
-            raise ValueError(f"{len(sentence)} references for {len(references)} files")
+    """Write a corpus, with so many references, as parallel files (packed where they end in .gz)."""
     for path, lines in zip([source, *references], written_lines(corpus), strict=True):
         with atomic_writer(path, own=True) as file:
             file.writelines(lines)

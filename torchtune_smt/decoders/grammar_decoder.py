@@ -134,7 +134,7 @@ FoundList = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
 _SHOWN: Final = 6
 
 LIMIT: Final = integer(1, NO_LIMIT)
-"""What becomes of words that no rule covers."""
+"""What limits of a search may be."""
 
 
 @dataclass(frozen=True)
