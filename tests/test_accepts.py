@@ -116,6 +116,7 @@ sum, mean or each: Reduced.reduction
 text: FileModel.language_model
 true or false: AdaGrad.rowwise FTRL.rowwise OnlineTuner.shuffle PreparedLearning.merge_identical
     SparseOptimizer.lazy SparseOptimizer.maximize
+true or false, or null: SparseOptimizer.wait
 true, false, source or target: Dataset.tokenize
 """
 

@@ -1,5 +1,7 @@
 """The proximal operators as torch ops: their gradients, and what they refuse."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -44,13 +46,17 @@ def test_opcheck_with_gradients(device, dtype):
 
 @pytest.mark.parametrize("regularizer", [*REGULARIZERS, *OSCARS], ids=repr)
 def test_gradients_are_those_of_differences(regularizer):
+    check = {"eps": 1e-7, "atol": 1e-6, "check_forward_ad": True}
     for seed in range(9):
         w = weights(seed)
-        assert torch.autograd.gradcheck(lambda v: regularizer.prox(v, 0.8), w, eps=1e-7, atol=1e-6)
+        assert torch.autograd.gradcheck(lambda v: regularizer.prox(v, 0.8), w, **check)
+        of = partial(regularizer.prox, step=0.8)
+        rev, fwd = (jac(of)(w.detach()) for jac in (torch.func.jacrev, torch.func.jacfwd))
+        assert torch.allclose(rev, fwd, rtol=1e-12)
         if regularizer.separable:
             for step in (weights(seed + 20).detach().abs(), torch.tensor(0.8).double()):
                 pair = (w, step.requires_grad_())
-                assert torch.autograd.gradcheck(regularizer.prox, pair, eps=1e-7, atol=1e-6)
+                assert torch.autograd.gradcheck(regularizer.prox, pair, **check)
                 assert torch.autograd.gradgradcheck(regularizer.prox, pair, eps=1e-7, atol=1e-6)
         else:
             assert torch.autograd.gradcheck(lambda v: regularizer.groups(v, 0.8)[0], w, eps=1e-7)
@@ -120,6 +126,10 @@ def test_ops_refuse_strengths(bad, place):
 def test_oscar_has_no_gradient_of_its_step():
     with pytest.raises(ValueError, match="detach the step"):
         Oscar().prox(torch.ones(2), torch.tensor(0.5, requires_grad=True))
+    with pytest.raises(ValueError, match="detach the step"):
+        torch.func.jacfwd(partial(Oscar().prox, torch.ones(2)))(torch.tensor(0.5))
+    with pytest.raises(ValueError, match="of rows"):
+        prox.prox_group(torch.tensor(2.0), 1.0)
 
 
 FUNCTIONS = {
@@ -166,7 +176,8 @@ def test_group_shortens_rows():
     assert not result[1].any() and torch.equal(result[3], w[3])
     smooth = [0, 1, 4, 5]
     pair = (w[smooth].requires_grad_(), step[smooth].requires_grad_())
-    assert torch.autograd.gradcheck(lambda w, s: prox.prox_group(w, s, 0.8), pair)
+    shortened = partial(prox.prox_group, strength=0.8)
+    assert torch.autograd.gradcheck(shortened, pair, check_forward_ad=True)
     # Neither the smallest nor the largest numbers are lost in squares.
     for size in (1e-200, 1e200):
         torch.testing.assert_close(

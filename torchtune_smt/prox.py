@@ -1,9 +1,9 @@
 """Proximal operators as functions of torch, for any program: prox(w) = argmin_v ½‖v - w‖² + Ω(v).
 
-They know their gradients, and work under the transforms of `torch.func` and `torch.compile`, on
-CPU and CUDA, in float32 and float64. Importing this brings torch and numpy, and no more of weight.
-Weights must be finite, and a step, which multiplies all strengths, finite and 0 or more: anything
-else is a ValueError.
+They know their gradients, backward and forward, and work under the transforms of `torch.func` and
+`torch.compile`, on CPU and CUDA, in float32 and float64. Importing this brings torch and numpy, and
+no more of weight. Weights must be finite, and a step, which multiplies all strengths, finite and 0
+or more: anything else is a ValueError.
 """
 
 from __future__ import annotations

@@ -128,7 +128,13 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         behind: then nothing raises where rows were out of date when they were read.
     """
 
-    accepts = accepting(lr=above(0), unregularized=integer(0), lazy=SWITCH, maximize=SWITCH)
+    accepts = accepting(
+        lr=above(0),
+        unregularized=integer(0),
+        lazy=SWITCH,
+        maximize=SWITCH,
+        wait=SWITCH.or_null(),
+    )
     delayed: bool = False
     # Members of a group that updates depend on which are put off: what was put off is taken
     # with the old ones when they change.
@@ -146,6 +152,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         maximize: bool = False,
         wait: bool | None = None,
     ) -> None:
+        check_arguments(type(self), {"wait": wait})
         self.wait = wait
         self._faults = Faults()
         # The settings in force, by parameter.

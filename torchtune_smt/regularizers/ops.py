@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from torchtune_smt.regularizers.base import STRENGTH, UNCHECKED, check_weights
 from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
@@ -57,19 +58,40 @@ def _(weights: Tensor, step: Tensor, lambda1: float, lambda2: float) -> Tensor:
 
 def _keep_elastic(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     weights, step, ctx.lambda1, ctx.lambda2 = inputs
-    ctx.save_for_backward(weights, step, output)
+    _save(ctx, weights, step, output)
+
+
+def _save(ctx: Any, *tensors: Tensor) -> None:
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
+def _elastic_moved(ctx: Any, gradient: Tensor) -> Tensor:
+    weights, step, _ = ctx.saved_tensors
+    threshold = step * ctx.lambda1
+    alive = (weights.abs() > threshold) | (threshold == 0)
+    return torch.where(alive, gradient, 0.0) / (1 + step * ctx.lambda2)
+
+
+def _elastic_pull(ctx: Any) -> Tensor:
+    weights, _, result = ctx.saved_tensors
+    pull: Tensor = weights.sign() * ctx.lambda1 + result * ctx.lambda2
+    return pull
 
 
 def _elastic_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    weights, step, result = ctx.saved_tensors
-    threshold = step * ctx.lambda1
-    alive = (weights.abs() > threshold) | (threshold == 0)
-    of_weights = torch.where(alive, gradient, 0.0) / (1 + step * ctx.lambda2)
-    of_step = None
+    of_weights, of_step = _elastic_moved(ctx, gradient), None
     if ctx.needs_input_grad[1]:
-        pull = weights.sign() * ctx.lambda1 + result * ctx.lambda2
-        of_step = (-of_weights * pull).sum_to_size(step.shape).to(step)
+        step = ctx.saved_tensors[1]
+        of_step = (-of_weights * _elastic_pull(ctx)).sum_to_size(step.shape).to(step)
     return of_weights.to(gradient), of_step, None, None
+
+
+def _elastic_jvp(ctx: Any, tangent: Tensor | None, of_step: Tensor | None, *_: None) -> Tensor:
+    total = torch.zeros_like(ctx.saved_tensors[2]) if tangent is None else tangent
+    if of_step is not None:
+        total = total - of_step * _elastic_pull(ctx)
+    return _elastic_moved(ctx, total).to(ctx.saved_tensors[0].dtype)
 
 
 def _vmap_elastic(
@@ -79,14 +101,15 @@ def _vmap_elastic(
     return prox_elastic_net(weights, step, lambda1, lambda2), 0
 
 
-def _differentiable(op: Any, keep: Any, backward: Any, vmap: Any) -> Any:
+def _differentiable(op: Any, keep: Any, backward: Any, jvp: Any, vmap: Any) -> Any:
     """Teach an op its gradient and `torch.vmap`, and return it as `torch.func.grad` takes it, too.
 
-    Of ops with gradients of their own that takes none, but it does of functions.
+    Of ops with gradients of their own that takes none, and forward-mode differentiation loses
+    theirs without a word, but both take functions.
     """
     op.register_autograd(backward, setup_context=keep)
     op.register_vmap(vmap)
-    methods = {"forward": op, "setup_context": keep, "backward": backward, "vmap": vmap}
+    methods = {"forward": op, "setup_context": keep, "backward": backward, "vmap": vmap, "jvp": jvp}
     function = type(
         op._name.rpartition(":")[2],
         (torch.autograd.Function,),
@@ -94,13 +117,21 @@ def _differentiable(op: Any, keep: Any, backward: Any, vmap: Any) -> Any:
     )
 
     def call(*inputs: Any) -> Any:
-        transformed = torch._C._are_functorch_transforms_active()
+        transformed = torch._C._are_functorch_transforms_active() or any(map(is_dual, inputs))
         return function.apply(*inputs) if transformed else op(*inputs)  # type: ignore[attr-defined]
 
     return call
 
 
-_elastic_net = _differentiable(prox_elastic_net, _keep_elastic, _elastic_backward, _vmap_elastic)
+def is_dual(value: Any) -> bool:
+    """Return whether forward-mode differentiation goes through a tensor."""
+    forward = forward_ad._current_level >= 0 and isinstance(value, Tensor)
+    return forward and forward_ad.unpack_dual(value).tangent is not None
+
+
+_elastic_net = _differentiable(
+    prox_elastic_net, _keep_elastic, _elastic_backward, _elastic_jvp, _vmap_elastic
+)
 
 
 def _in_front(size: int, dims: Any, weights: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,6 +158,8 @@ def prox_group(weights: Tensor, step: Tensor, strength: float) -> Tensor:
 
     Raises ValueError: a weight is not finite, or a step or the strength is not or is negative.
     """
+    if not weights.dim():
+        raise ValueError("the group lasso is of rows, not of a parameter of shape ()")
     check_weights(weights)
     check_step(step, (*weights.shape[:-1], 1))
     STRENGTH.check("strength", strength)
@@ -153,22 +186,40 @@ def _(weights: Tensor, step: Tensor, strength: float) -> Tensor:
 
 def _keep_group(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     weights, step, ctx.strength = inputs
-    ctx.save_for_backward(weights, step)
+    _save(ctx, weights, step)
 
 
-def _group_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    """Across a row a gradient keeps the row's part, along the row all; a dead row has none."""
+def _group_moved(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what becomes of a gradient, where a row is a part of it, and the rows that live.
+
+    Across a row it keeps the row's part, along the row all; a dead row has none.
+    """
     weights, step = ctx.saved_tensors
     length, less = _lengths(weights), step * ctx.strength
     alive = (length > less) | (less == 0)
     unit = torch.where(length > 0, weights / length, 0.0)
     along = (gradient * unit).sum(-1, keepdim=True)
     part = torch.where(length > 0, _kept(length, less), 1)
-    of_weights = torch.where(alive, part * gradient + (1 - part) * along * unit, 0.0)
+    return torch.where(alive, part * gradient + (1 - part) * along * unit, 0.0), unit, alive
+
+
+def _group_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    of_weights, unit, alive = _group_moved(ctx, gradient)
     of_step = None
     if ctx.needs_input_grad[1]:
+        step, along = ctx.saved_tensors[1], (gradient * unit).sum(-1, keepdim=True)
         of_step = torch.where(alive, -along * ctx.strength, 0.0).sum_to_size(step.shape).to(step)
     return of_weights.to(gradient), of_step, None
+
+
+def _group_jvp(ctx: Any, tangent: Tensor | None, of_step: Tensor | None, _: None) -> Tensor:
+    weights = ctx.saved_tensors[0]
+    moved, unit, alive = _group_moved(
+        ctx, torch.zeros_like(weights) if tangent is None else tangent
+    )
+    if of_step is not None:
+        moved = moved - torch.where(alive, of_step * ctx.strength * unit, 0.0)
+    return moved.to(weights.dtype)
 
 
 def _vmap_group(
@@ -178,7 +229,7 @@ def _vmap_group(
     return prox_group(weights, step, strength), 0
 
 
-group_prox = _differentiable(prox_group, _keep_group, _group_backward, _vmap_group)
+group_prox = _differentiable(prox_group, _keep_group, _group_backward, _group_jvp, _vmap_group)
 
 
 @torch.library.custom_op("torchtune_smt::prox_oscar", mutates_args=())
@@ -249,7 +300,7 @@ def _check_oscar(lambda1: float, lambda2: float, dimension: int) -> None:
 def _keep_oscar(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     weights, *ctx.options = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(weights, output[1])
+    _save(ctx, weights, output[1])
 
 
 def _oscar_backward(
@@ -276,6 +327,13 @@ def _oscar_backward(
     return kept, None, None, None, None
 
 
+def _oscar_jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor, None]:
+    # The Jacobian is symmetric, as those of all proxes are.
+    moved = _oscar_backward(ctx, tangent, None)[0]
+    assert moved is not None
+    return moved.to(tangent), None
+
+
 def _vmap_oscar(
     info: Any, dims: Any, weights: Tensor, *options: Any
 ) -> tuple[Any, tuple[int, int]]:
@@ -284,7 +342,7 @@ def _vmap_oscar(
     return (torch.stack(results), torch.stack(blocks)), (0, 0)
 
 
-oscar_prox = _differentiable(prox_oscar, _keep_oscar, _oscar_backward, _vmap_oscar)
+oscar_prox = _differentiable(prox_oscar, _keep_oscar, _oscar_backward, _oscar_jvp, _vmap_oscar)
 
 
 def elastic_prox(weights: Tensor, step: Tensor | float, lambda1: float, lambda2: float) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchtune_smt.core.accepts import Checked, accepting, integer
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.regularizers.base import STRENGTH
-from torchtune_smt.regularizers.ops import check_step, oscar_prox
+from torchtune_smt.regularizers.ops import check_step, is_dual, oscar_prox
 from torchtune_smt.regularizers.oscar_prox import dimension_error
 
 
@@ -90,7 +90,7 @@ class Oscar(Checked):
         if weights.dim() != 1:
             raise ValueError(f"OSCAR is of a vector, not of shape {tuple(weights.shape)}")
         check_step(step)
-        if isinstance(step, Tensor) and step.requires_grad:
+        if isinstance(step, Tensor) and (step.requires_grad or is_dual(step)):
             raise ValueError("OSCAR's prox has a gradient of the weights alone: detach the step")
         strengths = float(step) * self.lambda1, float(step) * self.lambda2
         result: tuple[Tensor, Tensor] = oscar_prox(
