@@ -70,7 +70,8 @@ def _elastic_moved(ctx: Any, gradient: Tensor) -> Tensor:
     weights, step, _ = ctx.saved_tensors
     threshold = step * ctx.lambda1
     alive = (weights.abs() > threshold) | (threshold == 0)
-    return torch.where(alive, gradient, 0.0) / (1 + step * ctx.lambda2)
+    moved: Tensor = torch.where(alive, gradient, 0.0) / (1 + step * ctx.lambda2)
+    return moved
 
 
 def _elastic_pull(ctx: Any) -> Tensor:
@@ -125,8 +126,9 @@ def _differentiable(op: Any, keep: Any, backward: Any, jvp: Any, vmap: Any) -> A
 
 def is_dual(value: Any) -> bool:
     """Return whether forward-mode differentiation goes through a tensor."""
-    forward = forward_ad._current_level >= 0 and isinstance(value, Tensor)
-    return forward and forward_ad.unpack_dual(value).tangent is not None
+    if forward_ad._current_level < 0 or not isinstance(value, Tensor):
+        return False
+    return forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
 
 
 _elastic_net = _differentiable(
