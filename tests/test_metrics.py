@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sacrebleu
 from commands import run_command
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -82,19 +82,21 @@ def check_bleu(cases, metric, peer):
             assert 100 * gain == pytest.approx(peer.corpus_score(*strings).score, abs=1e-9)
 
 
-@given(
-    cases=st.lists(
-        st.tuples(
-            st.lists(reference, min_size=1, max_size=4),
-            st.lists(sentence, min_size=1, max_size=6),
-        ),
-        min_size=1,
-        max_size=4,
+CASES = st.lists(
+    st.tuples(
+        st.lists(reference, min_size=1, max_size=4),
+        st.lists(sentence, min_size=1, max_size=6),
     ),
-    method=st.sampled_from("+1 exp floor floor/0.3 none add-k add-k/0.5 add-k/2".split()),
-    effective=st.booleans(),
+    min_size=1,
+    max_size=4,
 )
-def test_statistics_and_gains_are_sacrebleus(cases, method, effective):
+
+
+@pytest.mark.parametrize("method", "+1 exp floor floor/0.3 none add-k add-k/0.5 add-k/2".split())
+@settings(max_examples=40)
+@given(cases=CASES, effective=st.booleans())
+@example([([["a", "b"]], [["a", "c", "c", "c", "c"]])], True)
+def test_statistics_and_gains_are_sacrebleus(method, cases, effective):
     name, _, number = ("add-k/1" if method == "+1" else method).partition("/")
     value, effective = float(number) if number else None, effective and method != "+1"
     own = BleuPlusOne() if method == "+1" else SacreBleu(name, value, effective)

@@ -232,6 +232,7 @@ NUMBERS = st.text(st.sampled_from("0123456789+-.eE_ \u0661\u2028\u00a0nainfx"), 
 
 @given(NUMBERS)
 @example("1e400")
+@example("123456789")
 @example("\u0661")
 @example("1_0")
 @example("infinity")
