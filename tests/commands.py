@@ -82,7 +82,7 @@ _list, _merge = (
     loader.create_defaults_list,
     loader.ConfigLoaderImpl._compose_config_from_defaults_list,
 )
-_parsed: dict[tuple[str, str], bytes] = {}
+_parsed: dict[tuple[str | bytes, str], bytes] = {}
 _lists: dict[tuple[Any, ...], DefaultsList] = {}
 _merged: dict[int, bytes] = {}
 _known: dict[tuple[Preprocessor, str], list[str]] = {}
@@ -96,7 +96,7 @@ def _mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
 
 def _load(stream: Any, Loader: type) -> Any:
     """Parse each text once; omegaconf makes its class of loaders anew each time."""
-    text = stream if isinstance(stream, str) else stream.read()
+    text = stream if isinstance(stream, str | bytes) else stream.read()
     known = text, Loader.__name__
     if known not in _parsed:
         if text is not stream:
