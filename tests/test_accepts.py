@@ -85,6 +85,7 @@ a whole number, 1 or more (up to 1,073,741,824): GrammarDecoder.k GrammarDecoder
 a whole number, 1 or more (up to 1,073,741,824), or null: PhraseDecoder.pop_limit
     PhraseDecoder.stack_size PhraseDecoder.table_limit
 a whole number, 1 or more (up to 100): BitextModel.max_symbols BuiltModel.max_phrase_length
+a whole number, 1 or more (up to 32), or null: StringFeatures.bits
 a whole number, 1 or more (up to 50): Multipartite.percent
 a whole number, 1 or more (up to 6): BuiltModel.order
 a whole number, 1 or more, or null: Engine.workers IterSel.features KBestFiles.k Mixing.shards
@@ -124,7 +125,7 @@ true, false, source or target: Dataset.tokenize
 def all_parts() -> Iterator[type[Checked]]:
     """Yield the classes of the package that say what they accept."""
     rooms = """losses samplers regularizers metrics optim tuners minimizer decoders models parallel
-        data"""
+        data features"""
     for room in rooms.split():
         package = importlib.import_module(f"torchtune_smt.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
