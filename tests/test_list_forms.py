@@ -371,6 +371,17 @@ def test_damage_is_located(damage: str, tmp_path: Path) -> None:
 WHOLE = ("no array", "array cut off", "from 1", "sentence twice", "another sentence between")
 
 
+@pytest.mark.parametrize("form", ["json", "cdec", "fairseq"])
+def test_a_line_that_is_no_text_is_left_out(form: str, tmp_path: Path) -> None:
+    """The form is told from the others."""
+    ((name, text),) = EXAMPLES[form][0].items()
+    first, rest = text.encode().split(b"\n", 1)
+    (tmp_path / name).write_bytes(first + b"\n" + rest.replace(b"\n", b"\xff\n", 1))
+    with pytest.raises(InputError, match="UTF-8"):
+        read_lists(tmp_path / name)
+    assert read_lists(tmp_path / name, on_error="skip").skipped["sentences with a fault"] == 1
+
+
 @pytest.mark.parametrize("damage", [damage for damage in DAMAGES if damage not in WHOLE])
 def test_skipping_counts_sentences_and_loses_no_line(damage: str, tmp_path: Path) -> None:
     """As many sentences are written as the whole file has, plainly and as lists, by `rerank`."""

@@ -190,6 +190,11 @@ def test_lines_with_ids_are_scored_by_them(tmp_path: Path) -> None:
     # Words with digits that come again, or differ, are words.
     found, said = scores(tmp_path, "2nd a\n2nd b\n", "2nd a\n3rd b\n", "wer")
     assert (found["WER"], said) == (25, "")
+    # Numbers are ids where all files have the same ones, each once.
+    for hyp, wer in (("01 f\n00 a x c\n", 100 / 4), ("00 a x c\n02 f\n", 100 / 3)):
+        found, said = scores(tmp_path, "00 a b c\n01 f\n", hyp, "wer")
+        assert found["WER"] == pytest.approx(wer)
+        assert ("ids" in said) == (wer == 25)
     # So many are ids, and one of the files has others, or none.
     text = "".join(f"u{i} b\n" for i in range(12))
     for first in ("v", ""):

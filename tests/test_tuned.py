@@ -20,6 +20,7 @@ from torchtune_smt.evaluation.report import write_tuned
 from torchtune_smt.evaluation.tuned import _folds
 from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
+from torchtune_smt.tuners.expected import ExpectedErrors
 
 
 def records(seed, n, noise=1.0, k=5):
@@ -121,6 +122,16 @@ def test_few_lists_have_few_folds(lists, line) -> None:
     tuned = tune_lists(dev, metric=WordErrorRate(), samples=20)
     assert tuned.judged[-1].what == line
     assert "no more groups" in tuned.text()
+
+
+def test_a_fold_without_anything_to_learn_has_the_start():
+    some = records(1, 12)
+    for one in some[1:]:
+        one["hypotheses"] = [one["hypotheses"][0]] * 2
+    tuned = tune_lists(
+        as_set("d", some), metric=WordErrorRate(), solver=ExpectedErrors(), folds=3, samples=20
+    )
+    assert sum("start: no list" in note for note in tuned.notes) == 1
 
 
 def test_groups_are_in_one_fold_each():

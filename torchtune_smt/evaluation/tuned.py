@@ -267,8 +267,13 @@ def tune_lists(
         fold = _folds(dev.group, folds, seed)
         for number in range(folds):
             out = np.flatnonzero(fold == number)
-            inside = np.flatnonzero(fold != number)
-            chosen[out] = lists.begin[out] + _places(lists.some(out), solved(lists.some(inside)))
+            try:
+                without = solved(lists.some(np.flatnonzero(fold != number)))
+            except InputError as error:
+                # There is something to be learnt from all lists, and not from these.
+                without = first
+                notes.append(f"a fold has the weights of the start: {error.message}")
+            chosen[out] = lists.begin[out] + _places(lists.some(out), without)
         every.append(_Chosen(f"{dev.name}, {folds} folds", dev, lists, chosen, folds=True))
     for test in tests:
         own = measured(test.lists, test.references, metric)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ from torchtune_smt.core.accepts import FINITE, one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import split_fields
-from torchtune_smt.core.textio import iterate_lines
+from torchtune_smt.core.textio import blocks_of_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import WRITABLE
 from torchtune_smt.kbest import readers
@@ -179,9 +179,9 @@ def detected(path: Path) -> str:
         # A pipe is read once.
         return "bars"
     if not path.is_dir():
-        lines = list(
-            islice((line for line in iterate_lines(path) if line.strip(" \t")), _LOOKED_AT)
-        )
+        # One that is no text has a fault, which readers tell, or leave out.
+        every = map(str, chain.from_iterable(blocks_of_lines(path)))
+        lines = list(islice((line for line in every if line.strip(" \t")), _LOOKED_AT))
     for name, form in FORMS.items():
         if form.looks(path, lines):
             return name
@@ -217,7 +217,8 @@ def _assembled(
     again = ""
     for entry in entries:
         if entry.text is None and not entry.error:
-            again = f"the sentence {entry.id!r} is there twice" if entry.id in announced else ""
+            twice = f"the sentence {entry.id!r} is there twice; remove one of them"
+            again = twice if entry.id in announced else ""
             if again and on_error == "error":
                 raise InputError(again, path=entry.path, line=entry.line)
             if not again:

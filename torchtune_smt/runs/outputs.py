@@ -329,9 +329,10 @@ def columns_of(
 def _by_id(files: Sequence[str], references: int) -> list[list[str]] | None:
     """Return the texts of all files behind ids, as in Kaldi's ``text``, in one order.
 
-    None: lines do not begin with ids. Those of all files must, each once, of letters and a digit;
-    where those of some files alone do, this is told. A system has an empty text where it has none
-    for a sentence, which is told: scorers of speech count its words as deletions, too.
+    None: lines do not begin with ids. Those of all files must, each once, of letters and a digit,
+    or of digits alone where all files have the same ones; where those of some files alone do, this
+    is told. A system has an empty text where it has none for a sentence, which is told: scorers of
+    speech count its words as deletions, too.
 
     references: so many files are of references, the first ones.
 
@@ -343,13 +344,19 @@ def _by_id(files: Sequence[str], references: int) -> list[list[str]] | None:
         found: dict[str, str] = {}
         for line in iterate_lines(path) if Path(path).is_file() else [""]:
             id, _, text = line.partition(" ")
-            if id in found or not _ID.fullmatch(id):
+            if id in found or not (id.isdecimal() or _ID.fullmatch(id)):
                 found = {}
                 break
             found[id] = text
         texts.append(found)
-    if len(texts[0]) < 2 or not all(texts[0].keys() & some.keys() for some in texts):
-        named = [path for path, some in zip(files, texts, strict=True) if len(some) >= CERTAIN]
+    letters = [all(map(_ID.fullmatch, some)) for some in texts]
+    same = all(texts[0].keys() & some.keys() for some in texts)
+    if not all(letters):
+        # Numbers may be words.
+        same = all(texts[0].keys() == some.keys() for some in texts)
+    if len(texts[0]) < 2 or not same:
+        rows = zip(files, texts, letters, strict=True)
+        named = [path for path, some, sure in rows if sure and len(some) >= CERTAIN]
         warn(
             f"{path}: lines begin with ids of sentences, which count as words: not all files have "
             "the same ones, each once"
