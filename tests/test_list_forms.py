@@ -371,7 +371,7 @@ def test_damage_is_located(damage: str, tmp_path: Path) -> None:
 WHOLE = ("no array", "array cut off", "from 1", "sentence twice", "another sentence between")
 
 
-@pytest.mark.parametrize("form", ["json", "cdec", "fairseq"])
+@pytest.mark.parametrize("form", ["json", "cdec"])
 def test_a_line_that_is_no_text_is_left_out(form: str, tmp_path: Path) -> None:
     """The form is told from the others."""
     ((name, text),) = EXAMPLES[form][0].items()
