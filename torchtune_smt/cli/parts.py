@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import refuse_given
@@ -34,7 +35,6 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe, named_errors
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import check_loss
 from torchtune_smt.runs.parts import Optimizers, Parts
@@ -160,7 +160,7 @@ def solver_on_lists(
     """
     parts = Parts(
         dataset=Dataset("lists", "", ""),
-        decoding=Recipe.of(KBestFiles),
+        decoding=Recipe.of(get_class("torchtune_smt.decoders.kbest_files.KBestFiles")),
         tuning=Recipe.of(BatchTuner),
         solving=solving,
         **_learning(cfg),
