@@ -270,7 +270,11 @@ def test_bad_options(tmp_path: Path, option: str) -> None:
         (["build_model", "model.counts=some"], "model.counts must be shared or occurrences"),
     ],
 )
-def test_bad_options_of_other_commands(tmp_path: Path, arguments: list[str], part: str) -> None:
+def test_bad_options_of_other_commands(
+    tmp_path: Path, arguments: list[str], part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Hydra prints traces then.
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     check(tmp_path, arguments, part)
 
 

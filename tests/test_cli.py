@@ -421,6 +421,12 @@ def test_build_model(place: Path) -> None:
     assert "the model lies in built" in built.out
     # No run folder is made by this command.
     assert not (place / ".hydra").exists()
+    for name, mark in (("marks.de", "'"), ("marks.en", "&apos;")):
+        (place / name).write_text("".join(f"{word} {mark} {word}\n" for word in "abcdefgh"))
+    sets = ["data.train=[marks.de,marks.en]", "data.dev=null"]
+    own = ["data=files", "data.name=m", "data.source_language=de", "data.target_language=en", *sets]
+    built = run_command("build_model", *own, *MODEL, "model.folds=0", folder=place).check()
+    assert "warning: " in built.err and "&apos;" in built.err
     files = ["model=files", "model.grammar=a", "model.language_model=b"]
     refused = run_command("build_model", "data=example", *files, folder=place)
     assert refused.err == "error: model=files is not built from a bitext; use model=hiero\n"

@@ -7,7 +7,8 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.wire import make, make_dataset
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, warn
+from torchtune_smt.data.suspicions import corpus_suspicions
 from torchtune_smt.models.base import model_size
 
 
@@ -20,6 +21,7 @@ def main(cfg: DictConfig) -> None:
         raise InputError(f"model={chosen} is not built from a bitext; use model=hiero")
     bitext = make_dataset(cfg, "train").require("train", training=True)
     print(f"training bitext: {bitext.summary()}")
+    warn(corpus_suspicions({"train": bitext}))
     if model.why_not_built(bitext) is None:
         print(f"{cfg.model.folder} is up to date; remove it to build it anew")
         return
