@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import shutil
+import subprocess
 from base64 import b64decode
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from torchtune_smt.evaluation.report import (
 from torchtune_smt.evaluation.tables import Table
 from torchtune_smt.evaluation.translations import Bucket, NgramDifference, align
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -138,6 +141,51 @@ def test_train_reports(run: Run) -> None:
     assert "| system" not in outcome.out
     shown = check_self_contained((run.place / "reported" / "report.html").read_text())
     assert "derivation of" in shown.words and "Learning curves" in shown.words
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, BROWSERS)), reason="there is no Chromium to open the page with"
+)
+def test_a_browser_has_nothing_to_complain_about(reported: Path, tmp_path: Path) -> None:
+    assert open_in_browser(reported, tmp_path / "page") == ([], set())
+    # What would be found.
+    address = "http://127.0.0.1:9/x.png"
+    (tmp_path / "bad.html").write_text(f'<img src="{address}"><script>console.log("hi")</script>')
+    (line,), requests = open_in_browser(tmp_path / "bad.html", tmp_path / "bad")
+    assert '"hi"' in line
+    assert requests == {address}
+
+
+def open_in_browser(path: Path, folder: Path) -> tuple[list[str], set[str]]:
+    """Open a page in Chromium; returns the messages of its console, and what it asked for."""
+    folder.mkdir()
+    browser = next(path for path in map(shutil.which, BROWSERS) if path)
+    log, picture = folder / "net.json", folder / "page.png"
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+            *("--disable-background-networking", "--disable-component-update"),
+            # Chromium itself would look for updates.
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            *("--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}"),
+            *(f"--log-net-log={log}", f"--screenshot={picture}", "--window-size=1200,3000"),
+            path.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert picture.stat().st_size > 5_000
+    events = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
+    # Those of Chromium itself have no page for their origin.
+    asked = {
+        event["url"]
+        for event in events
+        if event.get("initiator", "not an origin") != "not an origin"
+        and not event.get("url", "").startswith(("data:", "file:"))
+    }
+    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line], asked
 
 
 @pytest.mark.parametrize("factor", [False, True])
