@@ -119,7 +119,7 @@ actions = st.lists(
         st.sampled_from([0.0, 0.02, 0.5]).map(lambda lr: ("lr", lr)),
         st.just(("write", None)),
     ),
-    min_size=1,
+    min_size=8,
     max_size=40,
 )
 
