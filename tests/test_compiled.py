@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,15 @@ def test_the_users_folder_is_kept_to(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert where(module) == tmp_path / "xdg" / "torchtune_smt" / name
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "own"))
     assert where(module) == tmp_path / "own" / "torchtune_smt" / name
+    # One that others can write to is not.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for place, other in (
+        ("own", tmp_path / "xdg" / "torchtune_smt"),
+        ("xdg", tmp_path / f"torchtune_smt-{os.getuid()}"),
+    ):
+        (tmp_path / place / "torchtune_smt").chmod(0o775)
+        with pytest.warns(RuntimeWarning, match=f"{place}/torchtune_smt: it must be a folder"):
+            assert where(module) == other / name
 
 
 def test_folders_unused_for_longest_are_removed(
