@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_class
@@ -31,16 +30,13 @@ from torchtune_smt.cli.wire import (
     make_templates,
     recipe,
 )
-from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe, named_errors
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import check_loss
-from torchtune_smt.runs.parts import Optimizers, Parts
+from torchtune_smt.runs.parts import Optimizers, Parts, SolverOnLists
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.learners import group_learner, option_rules
-from torchtune_smt.tuners.solver import Solution, checked_solution
 
 
 def make_parts(cfg: DictConfig) -> Parts:
@@ -99,7 +95,7 @@ def make_parts(cfg: DictConfig) -> Parts:
 
 def _learning(cfg: DictConfig) -> dict[str, Any]:
     """Return what solvers and tuners learn with."""
-    metric, sampler = make(cfg, "metric", "bind"), make(cfg, "sampler", "sample")
+    parts = {"metric": make(cfg, "metric", "bind"), "sampler": make(cfg, "sampler", "sample")}
     loss = make(cfg, "loss", "__call__", "reduction")
     with named_errors("loss"):
         check_loss(loss)
@@ -112,43 +108,7 @@ def _learning(cfg: DictConfig) -> dict[str, Any]:
     dense = bool(cfg.optimizer.get("regularize_dense", False))
     with named_errors("optimizer", arguments(cfg, "optimizer")):
         optimizer = Optimizers(chosen, regularizer, regularizes_dense=dense)
-    return {
-        "metric": metric,
-        "sampler": sampler,
-        "loss": loss,
-        "regularizer": regularizer,
-        "optimizer": optimizer,
-    }
-
-
-@dataclass(frozen=True)
-class SolverOnLists:
-    """A solver that takes parts, for lists whose dense features come in any order.
-
-    parts: of which none decodes.
-    dense: returns the names of the features that the optimizer leaves alone.
-    """
-
-    parts: Parts
-    dense: Callable[[], Collection[str]]
-
-    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights for the lists; see `Solver.solve`."""
-        parts, solving = self.parts, self.parts.solving
-        assert lists.features is not None and solving is not None
-        ids = lists.features.lookup(list(self.dense()))
-        ids = ids[ids >= 0]
-        order = np.append(ids, np.setdiff1d(np.arange(start.size), ids))
-        place = np.argsort(order)
-        solver = solving(
-            sampler=lambda: parts.sampler,
-            loss=lambda: parts.loss,
-            optimizer=lambda: partial(parts.optimizer, n_dense=ids.size),
-            average=lambda: parts.optimizer.averages,
-        )
-        inside = replace(lists, rows=lists.rows.renamed(place), features=None)
-        found = checked_solution(solver.solve(inside, start[order], seed), solver, start.size)
-        return replace(found, weights=found.weights[place])
+    return parts | {"loss": loss, "regularizer": regularizer, "optimizer": optimizer}
 
 
 def solver_on_lists(

@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -20,40 +19,27 @@ from torchtune_smt.cli.wire import make, recipe
 from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
-from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import check_written
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import Origin, save_weights
 from torchtune_smt.evaluation.tables import folded
 from torchtune_smt.evaluation.tuned import (
     ListSet,
+    check_apart,
     groups_of,
     look_at,
+    others_of,
     own_references,
     references_of_files,
+    start_of,
     tune_lists,
     with_references,
 )
 from torchtune_smt.features.strings import StringFeatures, sources_from
 from torchtune_smt.features.texts import NAMES
 from torchtune_smt.kbest.forms import read_lists
-from torchtune_smt.kbest.stored_lists import names_in
-from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
-from torchtune_smt.metrics.base import Metric, measure_of
-from torchtune_smt.metrics.chrf import ChrF
-from torchtune_smt.metrics.mix import CorpusBleu
-from torchtune_smt.metrics.ter import TranslationEditRate
-from torchtune_smt.models.moses_ini import read_any_weights
 
-# Reported beside what is tuned, and never tuned on.
-HELD_OUT: Final[tuple[tuple[Metric, ...], ...]] = (
-    (WordErrorRate(), CharacterErrorRate()),
-    (CorpusBleu(), ChrF(), TranslationEditRate()),
-)
-
-# Groups that some solvers take.
 _PARTS: Final = ("sampler", "loss", "regularizer", "optimizer")
-
 # Options that say how lists are read: new ones are to be read so, too.
 _READ_SO: Final = frozenset(("scale", "score", "sizes", "format", "missing"))
 
@@ -61,8 +47,8 @@ _READ_SO: Final = frozenset(("scale", "score", "sizes", "format", "missing"))
 @hydra_main("tune")
 def main(cfg: DictConfig) -> None:
     """Tune weights, write them, and say what was gained."""
-    overrides = HydraConfig.get().overrides.task
-    for override in overrides:
+    hydra = HydraConfig.get()
+    for override in hydra.overrides.task:
         key = override_key(override)
         if key.startswith("tuner.") and not key.startswith("tuner.solver."):
             raise InputError(f"{override} would change nothing: one tuning on lists has no rounds")
@@ -75,15 +61,7 @@ def main(cfg: DictConfig) -> None:
         )
     names = [n for n in ("dev", "references", "test", "test_references") if cfg[n] is not None]
     paths = {name: paths_of(name, cfg[name]) for name in names}
-    for mine, theirs in (("dev", "test"), ("references", "test_references")):
-        shared = {os.path.realpath(p) for p in paths.get(mine, ())}
-        for path in paths.get(theirs, ()):
-            if os.path.realpath(path) in shared:
-                raise InputError(
-                    f"is both {mine} and {theirs}: what is tuned on a test set says nothing of "
-                    "other sentences",
-                    path=path,
-                )
+    check_apart(paths, ("dev", "test"), ("references", "test_references"))
     with named_errors("tune"):
         one_of("count", "leave").check("unlisted", cfg.unlisted)
     beside = [cfg.groups, cfg.start, cfg.sizes, cfg.test_sizes, cfg.sources, cfg.test_sources]
@@ -94,27 +72,23 @@ def main(cfg: DictConfig) -> None:
     labels = {name: Path(first).name for name, first in firsts.items()}
     if len({*labels.values()}) < len(labels):
         labels = firsts
-    metric = make(cfg, "metric", "bind")
-    solving = recipe(cfg, "tuner.solver", "solve")
+    metric, solving = make(cfg, "metric", "bind"), recipe(cfg, "tuner.solver", "solve")
     if solving.names.isdisjoint(_PARTS):
         solver = solving.make()
-        chosen = HydraConfig.get().runtime.choices["tuner"]
-        refuse_given({x: f"tuner={chosen} takes no {x}" for x in _PARTS}, overrides)
+        chosen = f"tuner={hydra.runtime.choices['tuner']}"
+        refuse_given({x: f"{chosen} takes no {x}" for x in _PARTS}, hydra.overrides.task)
     else:
         # It brings what learns, which other solvers do without.
         from torchtune_smt.cli.parts import solver_on_lists
 
         solver = solver_on_lists(cfg, solving, lambda: [*dense, *NAMES])
-    strings = None
-    if cfg.strings:
-        with named_errors("strings"):
-            strings = StringFeatures(tuple(cfg.strings), cfg.strings_bits)
+    with named_errors("strings"):
+        strings = StringFeatures(tuple(cfg.strings), cfg.strings_bits) if cfg.strings else None
     words, features = Vocabulary(), Vocabulary()
     dense: list[str] = []
     sets = []
-    for name, references in (("dev", "references"), ("test", "test_references")):
-        if name not in paths:
-            continue
+    both = (("dev", "references"), ("test", "test_references"))
+    for name, references in (pair for pair in both if pair[0] in paths):
         with named_errors(name):
             stored = read_lists(
                 paths[name],
@@ -134,10 +108,7 @@ def main(cfg: DictConfig) -> None:
         if stored.skipped:
             print(f"{cfg[name]}: {stored.summary()}", file=sys.stderr)
         given = paths.get(references)
-        if given is None:
-            found = own_references(stored, name)
-        else:
-            found = references_of_files(given, stored)
+        found = references_of_files(given, stored) if given else own_references(stored, name)
         called = ", ".join(given or paths[name])
         lists, rows = with_references(stored, found, called, count=cfg.unlisted == "count")
         look_at(lists, rows, paths[name][0], called, getattr(metric, "filters", ()))
@@ -145,20 +116,12 @@ def main(cfg: DictConfig) -> None:
         of = sources_from(cfg.sources if name == "dev" else cfg.test_sources, strings)(stored)
         source = None if of is None else [of.get(number, "") for number in lists.index.tolist()]
         sets.append(ListSet(labels[name], lists, rows, groups, source))
-    start = None
-    if cfg.start is not None:
-        known, values = read_any_weights(cfg.start)
-        own_names = names_in(features, known.names(range(len(known))))
-        start = FrozenWeights(Vocabulary(own_names), values)
-        if not np.any(values[features.lookup(own_names) >= 0]):
-            raise InputError("has no weight for any feature of these lists", path=cfg.start)
-    own = measure_of(metric)
-    family = next((some for some in HELD_OUT if own in map(measure_of, some)), HELD_OUT[1])
+    start = None if cfg.start is None else start_of(cfg.start, features)
     with named_errors("tune"):
         tuned = tune_lists(
             *sets,
             metric=metric,
-            held_out=[other for other in family if measure_of(other) != own],
+            held_out=others_of(metric),
             solver=solver,
             start=start,
             folds=cfg.folds,
@@ -179,7 +142,7 @@ def main(cfg: DictConfig) -> None:
         write_tuned(Path(cfg.html), tuned)
         print(f"report: {cfg.html}", file=sys.stderr)
     read_so = []
-    for option in HydraConfig.get().overrides.task:
+    for option in hydra.overrides.task:
         key = override_key(option)
         if key.startswith("columns."):
             read_so.append(f"{key}=NEW_COLUMN")

@@ -7,6 +7,7 @@ others of its group: a speaker, a document), and the score of all is what to exp
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation.oracle import best_choice
 from torchtune_smt.evaluation.significance import (
@@ -37,14 +39,24 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.kbest.order import combination, sorted_by
 from torchtune_smt.kbest.readers import keyed_lines
-from torchtune_smt.kbest.stored_lists import StoredLists
+from torchtune_smt.kbest.stored_lists import StoredLists, names_in
+from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
 from torchtune_smt.metrics.base import Metric, References, measure_of
+from torchtune_smt.metrics.chrf import ChrF
 from torchtune_smt.metrics.lists import measured
+from torchtune_smt.metrics.mix import CorpusBleu
+from torchtune_smt.metrics.ter import TranslationEditRate
+from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.runs.outputs import check_text
 from torchtune_smt.tuners.auto import Auto, candidates_of
 from torchtune_smt.tuners.lines import EQUAL, Curve
 from torchtune_smt.tuners.solver import Solver, checked_solution
 
+# Reported beside what is tuned, and never tuned on.
+HELD_OUT: Final[tuple[tuple[Metric, ...], ...]] = (
+    (WordErrorRate(), CharacterErrorRate()),
+    (CorpusBleu(), ChrF(), TranslationEditRate()),
+)
 # Of more features, there is no table of their weights.
 FEW: Final = 50
 Added = Literal["auto", "none", "dense"]
@@ -554,6 +566,38 @@ def references_of_files(paths: Sequence[str], stored: StoredLists) -> dict[int, 
         for number, text in zip(numbers, texts.values(), strict=True):
             found.setdefault(number, []).append(text)
     return found
+
+
+def others_of(metric: Metric) -> list[Metric]:
+    """Return the metrics that are reported beside the one that is tuned."""
+    own = measure_of(metric)
+    family = next((some for some in HELD_OUT if own in map(measure_of, some)), HELD_OUT[1])
+    return [other for other in family if measure_of(other) != own]
+
+
+def start_of(path: str, features: Vocabulary) -> FrozenWeights:
+    """Return the weights of a file under the names that lists have for features.
+
+    Raises InputError: the file is bad, or has a weight for none of them.
+    """
+    known, values = read_any_weights(path)
+    names = names_in(features, known.names(range(len(known))))
+    if not np.any(values[features.lookup(names) >= 0]):
+        raise InputError("has no weight for any feature of these lists", path=path)
+    return FrozenWeights(Vocabulary(names), values)
+
+
+def check_apart(paths: Mapping[str, Sequence[str]], *pairs: tuple[str, str]) -> None:
+    """Raise InputError where a file is of a set that is tuned on and of one that is tested on."""
+    for mine, theirs in pairs:
+        shared = {os.path.realpath(path) for path in paths.get(mine, ())}
+        for path in paths.get(theirs, ()):
+            if os.path.realpath(path) in shared:
+                raise InputError(
+                    f"is both {mine} and {theirs}: what is tuned on a test set says nothing of "
+                    "other sentences",
+                    path=path,
+                )
 
 
 def groups_of(given: str, lists: KBestLists) -> list[str]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchtune_smt.core.accepts import behaves_as
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe
 from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import Logistic, Loss, is_listwise
 from torchtune_smt.metrics import Metric, NakovBleu
 from torchtune_smt.metrics.base import is_of_bleu
@@ -33,6 +37,7 @@ from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.grouping.base import GroupLearner
 from torchtune_smt.tuners.grouping.steps import Compute
 from torchtune_smt.tuners.online import OnlineTuner
+from torchtune_smt.tuners.solver import Solution, checked_solution
 
 
 class Optimizers:
@@ -335,3 +340,33 @@ class Parts:
         if self.decoding.options.get("features", "all") != "all":
             return f"no {INI} is written: decoder.features may leave out features of {start}"
         return export_to_ini(folder, start, weights)
+
+
+@dataclass(frozen=True)
+class SolverOnLists:
+    """A solver that takes parts, for lists whose dense features come in any order.
+
+    parts: of which none decodes.
+    dense: returns the names of the features that the optimizer leaves alone.
+    """
+
+    parts: Parts
+    dense: Callable[[], Collection[str]]
+
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights for the lists; see `Solver.solve`."""
+        parts, solving = self.parts, self.parts.solving
+        assert lists.features is not None and solving is not None
+        ids = lists.features.lookup(list(self.dense()))
+        ids = ids[ids >= 0]
+        order = np.append(ids, np.setdiff1d(np.arange(start.size), ids))
+        place = np.argsort(order)
+        solver = solving(
+            sampler=lambda: parts.sampler,
+            loss=lambda: parts.loss,
+            optimizer=lambda: partial(parts.optimizer, n_dense=ids.size),
+            average=lambda: parts.optimizer.averages,
+        )
+        inside = replace(lists, rows=lists.rows.renamed(place), features=None)
+        found = checked_solution(solver.solve(inside, start[order], seed), solver, start.size)
+        return replace(found, weights=found.weights[place])
