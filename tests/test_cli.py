@@ -296,6 +296,7 @@ def test_bad_lines_are_copied_or_skipped(
 def test_bad_lines_and_lists(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"|||\nja\n")
     arguments = [f"weights={run.weights}", "input=-", "n_best=1", "data.tokenize=false"]
+    arguments.append("output=-")
     outcome = run_command("translate", *arguments, "on_error=skip", folder=run.place).check()
     assert outcome.out.startswith("1 ||| ") and outcome.out.count("\n") == 1
     for value in ("copy", "error"):

@@ -69,6 +69,8 @@ def test_sorted_lists(folder: Path) -> None:
     assert gzip.decompress((folder / "sorted.gz").read_bytes()).decode().splitlines() == expected
     rerank(folder, "n_best=1", "output=one")
     assert (folder / "one").read_text("utf-8").splitlines() == expected[::2]
+    assert rerank(folder, "n_best=1", "output=-").out.splitlines() == expected[::2]
+    assert not (folder / "-").exists()
     # From a pipe, too.
     reader, writer = os.pipe()
     os.write(writer, LIST.encode())

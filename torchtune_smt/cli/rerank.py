@@ -56,7 +56,7 @@ def main(cfg: DictConfig) -> None:
         form = cfg.format or detected(path)
         one_of(*FORM_NAMES).check("format", form)
         if cfg.n_best is not None and form in FOLDER_WRITERS:
-            if cfg.output is None:
+            if cfg.output in (None, "-"):
                 raise InputError(f"lists of {form} are a folder; name one with output=")
             if os.path.lexists(cfg.output):
                 raise InputError("is there already; name a new folder", path=cfg.output)
@@ -78,8 +78,8 @@ def main(cfg: DictConfig) -> None:
 
 @contextmanager
 def output_of(cfg: DictConfig) -> Iterator[IO[str]]:
-    """Give the file that ``output`` names, or the standard output."""
-    if cfg.output is None:
+    """Give the file that ``output`` names, or the standard output: ``-`` is that, too."""
+    if cfg.output in (None, "-"):
         yield sys.stdout
     else:
         with atomic_writer(cfg.output) as file:

@@ -157,10 +157,10 @@ def write_table(cfg: DictConfig, styled: Callable[[str], str]) -> None:
     In a terminal that is ``screen`` where none is, and ``folded`` for text: lines have room there.
     """
     style = cfg.table or "markdown"
-    if cfg.output is None and sys.stdout.isatty() and cfg.table in (None, "text"):
+    if cfg.output in (None, "-") and sys.stdout.isatty() and cfg.table in (None, "text"):
         style = "screen" if cfg.table is None else "folded"
     table = styled(style)
-    if cfg.output is None:
+    if cfg.output in (None, "-"):
         print(table, end="")
     else:
         with atomic_writer(cfg.output) as file:

@@ -73,7 +73,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
 
     uncovered = Uncovered(decoder)
     # Where the answers are seen, a bar would be in their midst.
-    seen = cfg.output is None and sys.stdout.isatty()
+    seen = cfg.output in (None, "-") and sys.stdout.isatty()
     disable = True if seen or (total is None and sys.stdin.isatty()) else None
     bar = tqdm(total=total, unit="sent", file=sys.stderr, disable=disable)
     with output_of(cfg) as out, bar:

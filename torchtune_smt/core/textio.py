@@ -401,13 +401,13 @@ def check_written(
 ) -> None:
     """Raise InputError where a file that is to be written is read, or is to be written twice.
 
-    written: the value of each option that names a file to write.
+    written: the value of each option that names a file to write; ``-`` is none.
     read: files that the command reads; ``-`` is none.
     """
     taken = {os.path.realpath(path): "a file that is read" for path in read if str(path) != "-"}
     for option, path in written.items():
         # A pipe or a device may be written to as often as one likes.
-        if path is None or (os.path.exists(path) and not Path(path).is_file()):
+        if path in (None, "-") or (os.path.exists(path) and not Path(path).is_file()):
             continue
         place = os.path.realpath(path)
         if place in taken:
