@@ -365,6 +365,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 "itself raises, and says where"
             )
 
+    @torch.no_grad()
     def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
         """Bring some rows of a parameter (coordinates of a vector) up to date.
 
@@ -813,6 +814,18 @@ class AveragingOptimizer(SparseOptimizer):
 
     accepts = accepting(average=one_of("epoch", "step", "none"))
     settings: ClassVar[tuple[str, ...]] = (*SparseOptimizer.settings, "average")
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Bring all rows of all parameters, and sums of them, up to date; O(D)."""
+        super().flush()
+        # What is written to weights from now on has not been there before.
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if (state := self.state.get(parameter)) and "last" in state:
+                    settings = {**group, **self._pending[parameter]}
+                    state["total"] = self._total(settings, rows_of(parameter), state)
+                    state["last"].fill_(self._clock(settings, state))
 
     @torch.no_grad()
     def averaged(self, parameter: Tensor | None = None) -> Tensor:
