@@ -32,6 +32,7 @@ for command in json.loads(sys.argv[1]):
 HEAVY = {"torch", "tensorboard", "sacremoses", "thot", "PIL", "matplotlib"}
 NUMBERS = {"numba", "numpy", "scipy"}
 HELP = ["train", "build-model", "translate", "rerank", "tune", "evaluate", "compare", "analyse"]
+TUNE = "tune dev=list references=reference tuner=pro weights=tuned"
 RERANK = "rerank weights=w input=list output=out"
 TRANSLATE = """translate data.tokenize=false data.normalize=false model=files model.grammar=grammar
     model.language_model=lm.arpa weights=weights input=input output=out"""
@@ -42,6 +43,8 @@ PROCESSES: dict[str, list[tuple[str, set[str]]]] = {
         ("--help", HEAVY | NUMBERS | {"hydra"}),
         *((f"{command} --help", HEAVY | NUMBERS) for command in HELP),
     ],
+    # torch's compiler, which its own optimizers import, brings sympy, and Triton where that is.
+    "tune": [(f"{TUNE} folds=0 samples=10 texts=none", {"sympy", "triton", "tensorboard"})],
     "plot": [("plot run --output run.svg", {"torch", "tensorboard", "sacrebleu", "numba"})],
     "others": [
         (RERANK, HEAVY | {"sacrebleu"}),
@@ -57,6 +60,7 @@ FILES = {
     "grammar": "[X] ||| der hund ||| the dog ||| Count=1\n[X] ||| eine ||| a ||| Count=1\n",
     "weights": "LanguageModel 1\nWordPenalty -1\nCount 1\n",
     "input": "der hund\n",
+    "reference": "the dog\n",
 }
 
 

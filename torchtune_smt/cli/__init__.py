@@ -94,8 +94,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
 
     _complete_streams()
-    # Without it the interpreter goes through all that torch has made, once more, when it ends.
-    atexit.register(gc.freeze)
     before = sys.argv
     try:
         return run_stoppable(program, command)
@@ -126,6 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         sys.argv = before
+        if "triton" not in sys.modules:  # which complains of all that is left then
+            # Else the interpreter goes through all that torch has made once more when it ends.
+            atexit.register(gc.freeze)
 
 
 def _main_of(name: str) -> Callable[[], int | None]:

@@ -49,8 +49,7 @@ def main(cfg: DictConfig) -> None:
     weights = FrozenWeights(*read_any_weights(cfg.weights))
     say = partial(print, file=sys.stderr)
     active = np.flatnonzero(weights.values)
-    names = weights.features.names(active)
-    added, given = added_to_new(cfg.weights, names, cfg.sources)
+    added, given = added_to_new(cfg.weights, weights.features.names(active), cfg.sources)
     reranker = Reranker(cfg.weights, weights, cfg.n_best or 1, by_risk, say, added, given)
     with named_errors("rerank"):
         form = cfg.format or detected(path)

@@ -75,7 +75,7 @@ def with_updates_put_off() -> Iterator[None]:
         _KNOWN.reset(before)
 
 
-def _of_torch(method: Any) -> Callable[..., Any]:
+def of_torch(method: Any) -> Callable[..., Any]:
     """Return a method of `torch.optim.Optimizer` without what hides it from torch's compiler.
 
     That decorator imports the compiler, which costs as much as torch itself; as long as nobody
@@ -231,7 +231,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters; it may set each argument of the class for itself."""
-        _of_torch(super().add_param_group)(param_group)
+        of_torch(super().add_param_group)(param_group)
         group = self.param_groups[-1]
         try:
             for parameter in group["params"]:
@@ -253,7 +253,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; see `torch.optim.Optimizer`."""
-        _of_torch(super().zero_grad)(set_to_none)
+        of_torch(super().zero_grad)(set_to_none)
 
     def _check_settings(self, group: Group, *, resumed: bool = False) -> None:
         """Raise ValueError where arguments of a group are out of range or do not go together."""
@@ -500,7 +500,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             self.flush()
         self._raise(wait=True)
         self._warn("saved")
-        result = _of_torch(super().state_dict)()
+        result = of_torch(super().state_dict)()
         parameters = [p for group in self.param_groups for p in group["params"]]
         state = {}
         for key, entry in result["state"].items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import csr_matrices
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.optim.sparse import of_torch
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.solver import TOWARDS, Solution, Towards
@@ -136,7 +137,7 @@ class Pro(Checked):
         It writes down derivatives with respect to weights, which are what must be small; L-BFGS
         sees those with respect to `v`, so it is asked for some steps at a time.
         """
-        search = torch.optim.LBFGS(
+        search = _Search(
             [v],
             tolerance_grad=0.0,
             # Of the objective, which is about 1: none that can be told.
@@ -158,6 +159,13 @@ class Pro(Checked):
                 # No step leads further down, as far as rounding can tell.
                 break
         return steps
+
+
+class _Search(torch.optim.LBFGS):
+    """L-BFGS that imports no compiler; see `of_torch`."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        of_torch(super().add_param_group)(param_group)
 
 
 class Scaling:
