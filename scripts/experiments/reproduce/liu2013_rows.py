@@ -80,6 +80,12 @@ def _oscar_but(name: str, option: str) -> Row:
     return Row(name, "train, dev", "+group", overrides, "folds", like="oscar")
 
 
+def _minimum_at(name: str, strength: str) -> Row:
+    """Return the row of groups of the minimum at a strength of its own."""
+    overrides = (*GROUPING, *MINIMUM, *RULE_ID, "lm=folds", strength)
+    return Row(f"OSCAR, groups of the minimum, {name}", "train, dev", "+group", overrides, "folds")
+
+
 # In the order of the paper; each row with lm=full, as the paper has it, below the one without.
 ROWS: Final = {
     "mert_dev": Row(
@@ -153,6 +159,10 @@ ROWS: Final = {
         "folds",
         swept=(FRACTION,),
     ),
+    # As strong as planted groups ask for, and as noise does: the default of the program.
+    "oscar_minimum_fifth": _minimum_at("a fifth of λ_max", f"{FRACTION}=0.2"),
+    "oscar_minimum_half": _minimum_at("a half of λ_max", f"{FRACTION}=0.5"),
+    "oscar_minimum_noise": _minimum_at("noise shuffled", "regularizer.noise=0.95"),
     # Where the minimum groups most.
     "oscar_scaled": Row(
         "OSCAR, groups of the minimum, scaled and merged features, squared hinge",
