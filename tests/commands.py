@@ -249,4 +249,5 @@ def train_until_saved(place: Path, *arguments: str, saves: int = 1) -> None:
         mock.patch.object(checkpoint, "save_checkpoint", stopping(checkpoint.save_checkpoint)),
         mock.patch.object(StepFile, "append", stopping(StepFile.append)),
     ):
-        assert run_command("train", *arguments, folder=place).code == 130
+        stopped = run_command("train", *arguments, folder=place)
+    assert stopped.code == 130, stopped

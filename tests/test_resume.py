@@ -203,7 +203,6 @@ KILLED: dict[str, tuple[list[str], list[int]]] = {
     "oscar": ([*_ONLINE, *_OSCAR, "tuner.tune_on=train", "tuner.epochs=1"], [2]),
     # Between its last epoch and its weights.
     "end": (["tuner.epochs=1", "tuner.sentences=30"], [1]),
-    "stale": ([*_ONLINE, "parallel=stale", "parallel.max_staleness=0"], [1]),
     "pro": ([*_BATCH, "tuner=pro", "tuner.interpolation=0.5"], [1, 1]),
     "mira": ([*_BATCH, "tuner=mira"], [2]),
     "mert": ([*_BATCH, "tuner=mert", "features=dense", "tuner.solver.restarts=2"], [1]),
