@@ -25,10 +25,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -48,6 +48,7 @@ from torchtune_smt.core.textio import (
 )
 from torchtune_smt.core.vocabulary import Vocabulary
 
+Made = TypeVar("Made")
 _TITLE: Final = "torchtune_smt weights, which belong to"
 _MODEL: Final = ("grammar", "language model", "features", "text")
 _LISTS: Final = ("k-best lists",)
@@ -302,6 +303,28 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]:
             line=int(spans[again, 4]),
         )
     return names, values
+
+
+def read_comment(
+    path: str | os.PathLike[str], title: str, made: Callable[[Any], Made]
+) -> Made | None:
+    """Return what is made of the JSON in a comment, wherever it stands; None if there is none.
+
+    title: what the comment begins with.
+    made: may raise what constructors do.
+
+    Raises InputError: the comment is not whole.
+    """
+    pattern = rb"^#[ \t]*" + re.escape(title.rstrip().encode()) + rb"(.*)$"
+    line = re.search(pattern, read_text(path), re.MULTILINE)
+    if line is None:
+        return None
+    try:
+        return made(json.loads(line[1].decode("utf-8", "replace")))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, InputError):
+        raise InputError(
+            f"its line '# {title}...' is not whole; take the file as it was written", path=path
+        ) from None
 
 
 def read_origin(path: str | os.PathLike[str]) -> Origin | None:

@@ -8,7 +8,6 @@ same features.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -25,8 +24,9 @@ from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets, places_of
 from torchtune_smt.core.text import split_words
-from torchtune_smt.core.textio import read_lines, read_text
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
+from torchtune_smt.core.weights_io import read_comment
 from torchtune_smt.features.templates import escape
 from torchtune_smt.features.texts import added_by
 from torchtune_smt.kbest.lists import KBestLists
@@ -36,7 +36,6 @@ from torchtune_smt.kbest.stored_lists import StoredLists
 # Lists that are looked at together.
 _PIECE: Final = 1000
 _TITLE: Final = "string features: "
-_LINE: Final = re.compile(rb"^#[ \t]*string features:(.*)$", re.MULTILINE)
 # Nothing stands there; a blank, of letters.
 _NONE: Final = -1
 _BLANK: Final = ord(" ")
@@ -177,17 +176,9 @@ class StringFeatures(Checked):
 
         Raises InputError: what it says is not whole.
         """
-        line = _LINE.search(read_text(path))
-        if line is None:
-            return None
-        try:
-            given = json.loads(line[1].decode("utf-8", "replace"))
-            return cls(tuple(map(str, given["templates"])), given["bits"])
-        except (ValueError, TypeError, KeyError, InputError):
-            raise InputError(
-                f"its line '# {_TITLE}...' is not whole; take the file as it was written",
-                path=path,
-            ) from None
+        return read_comment(
+            path, _TITLE, lambda given: cls(tuple(map(str, given["templates"])), given["bits"])
+        )
 
     def comment(self) -> str:
         """Return what a weights file says."""

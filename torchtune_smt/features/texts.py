@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -23,7 +22,7 @@ from rapidfuzz.process import cdist
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.textio import read_text
+from torchtune_smt.core.weights_io import read_comment
 from torchtune_smt.kbest.columns import with_dense
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.order import scale_of
@@ -44,8 +43,6 @@ NAMES: Final = (
 """The dense features."""
 
 _TITLE: Final = "text features: "
-# A line of a weights file, wherever it stands.
-_LINE: Final = re.compile(rb"^#[ \t]*text features:(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -87,16 +84,13 @@ class TextFeatures:
         )
 
     @classmethod
-    def read(cls, path: str | PathLike[str]) -> Self | None:
+    def read(cls, path: str | PathLike[str]) -> TextFeatures | None:
         """Return what a weights file says of them, if it does.
 
         Raises InputError: what it says is not whole.
         """
-        line = _LINE.search(read_text(path))
-        if line is None:
-            return None
-        try:
-            given = json.loads(line[1].decode("utf-8", "replace"))
+
+        def made(given: Any) -> TextFeatures:
             scales = tuple(float(scale) for scale in given["scales"])
             start = {str(name): float(value) for name, value in given["start"].items()}
             frequency = {str(word): int(count) for word, count in given["frequency"].items()}
@@ -105,11 +99,8 @@ class TextFeatures:
             if not all(map(math.isfinite, [*scales, *start.values()])):
                 raise ValueError
             return cls(start, scales, frequency)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            raise InputError(
-                f"its line '# {_TITLE}...' is not whole; take the file as it was written",
-                path=path,
-            ) from None
+
+        return read_comment(path, _TITLE, made)
 
     def comment(self) -> str:
         """Return what a weights file says."""
