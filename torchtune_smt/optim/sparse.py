@@ -818,11 +818,14 @@ class AveragingOptimizer(SparseOptimizer):
     @torch.no_grad()
     def flush(self) -> None:
         """Bring all rows of all parameters, and sums of them, up to date; O(D)."""
+        # Of rows that were late the sums are brought up to date with them.
+        late = {*self._behind}
         super().flush()
         # What is written to weights from now on has not been there before.
         for group in self.param_groups:
             for parameter in group["params"]:
-                if (state := self.state.get(parameter)) and "last" in state:
+                state = {} if parameter in late else self.state.get(parameter, {})
+                if "last" in state:
                     settings = {**group, **self._pending[parameter]}
                     state["total"] = self._total(settings, rows_of(parameter), state)
                     state["last"].fill_(self._clock(settings, state))
