@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
+from os.path import commonprefix
 from typing import Any, Final, Self
 
 import numpy as np
@@ -144,15 +145,31 @@ class TextFeatures:
         scales = np.array(self.scales)[:, None]
         out: Float64 = np.empty((lists.n_hypotheses, len(SHARES) + 1))
         for first, last in pairwise(lists.begin.tolist()):
-            own, here = texts[first:last], score[first:last]
+            own, here = _apart(texts[first:last]), score[first:last]
             top = np.argsort(-here, kind="stable")[:MOST]
             share = np.exp(scales * (here[top] - here[top[0]]))
             share /= share.sum(axis=1, keepdims=True)
-            others = [own[0], *(own[h] for h in top.tolist())]
-            found = cdist(own, others, scorer=Levenshtein.distance, dtype=np.int32)
+            # The distances of all pairs are half as many where they are symmetric.
+            few = last - first <= 2 * MOST
+            others = [0, *top.tolist()]
+            found = cdist(
+                own,
+                own if few else [own[h] for h in others],
+                scorer=Levenshtein.distance,
+                dtype=np.int32,
+            )
+            found = np.ascontiguousarray(found[:, others] if few else found)
             out[first:last, :-1] = found[:, 1:] @ share.T
             out[first:last, -1] = found[:, 0]
         return out
+
+
+def _apart(texts: Sequence[str]) -> Sequence[str]:
+    """Return texts without what all begin and end with, which no distance between them counts."""
+    for _ in range(2):
+        cut = len(commonprefix(texts))
+        texts = [text[cut:][::-1] for text in texts]
+    return texts
 
 
 def _of_words(begin: Int64, tokens: Int32, often: Float64) -> Float64:

@@ -227,7 +227,8 @@ def _assembled(
                 if entry.source is not None:
                     sources[entry.id] = entry.source
             continue
-        entry = entry._replace(error=entry.error or again)
+        if again:
+            entry = entry._replace(error=entry.error or again)
         strings.append(entry.text or "")
         sentences.setdefault(entry.id, ())
         filled.add(entry.id)
@@ -328,4 +329,5 @@ def _checked(
                 )
             elif missing:
                 features = {**dict.fromkeys(lacking, missing), **features}
-        yield entry._replace(features=features, error=error)
+        changed = error or features is not entry.features
+        yield entry._replace(features=features, error=error) if changed else entry

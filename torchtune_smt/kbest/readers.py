@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from torchtune_smt.core.errors import InputError
@@ -250,28 +251,28 @@ def read_espnet(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
     """Yield the entries of ESPnet's folders ``{n}best_recog``, with text, score and scores."""
     place: dict[tuple[str, str], Path] = {}
     for folder in espnet_folders(path):
-        names = [n for n in ("text", "score", "scores") if n == "text" or (folder / n).exists()]
-        for id, found, wrong in side_by_side([folder / name for name in names]):
-            at, line, error = wrong or (folder / "text", 0, "")
+        nth = folder.name
+        files = {n: folder / n for n in ("text", "score", "scores")}
+        files = {n: file for n, file in files.items() if n == "text" or file.exists()}
+        for id, found, wrong in side_by_side([*files.values()]):
+            at, line, error = wrong or (files["text"], 0, "")
             text, score, features = None, None, {}
-            if not error:
-                values = dict(zip(names, found, strict=True))
-                assert values["text"] is not None
-                text, line = values["text"]
-            if not error and (first := place.setdefault((folder.name, id), folder)) != folder:
-                error = f"{id!r} is in {first / 'text'}, too; remove what is of another run"
             try:
-                for name in () if error else names[1:]:
-                    value = values[name]
+                for name, value in () if error else zip(files, found, strict=True):
                     assert value is not None
-                    at, line = folder / name, value[1]
-                    if name == "score":
+                    at, line = files[name], value[1]
+                    if name == "text":
+                        text = value[0]
+                        if (first := place.setdefault((nth, id), folder)) is not folder:
+                            said = f"{id!r} is in {first / 'text'}, too; remove what is of another"
+                            raise ValueError(f"{said} run")
+                    elif name == "score":
                         score = number_in(value[0])
-                        continue
-                    numbers = _json_line(value[0])
-                    if not isinstance(numbers, dict):
-                        raise ValueError("scores must be names and numbers")
-                    features = {key: _json_value(v) for key, v in numbers.items()}
+                    else:
+                        numbers = _json_line(value[0])
+                        if not isinstance(numbers, dict):
+                            raise ValueError("scores must be names and numbers")
+                        features = {intern(key): _json_value(v) for key, v in numbers.items()}
             except ValueError as failed:
                 error = str(failed)
             yield Entry(id, None if error else text, features, score, at, line, error)
