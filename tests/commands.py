@@ -21,6 +21,7 @@ from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.hydra import Hydra
 
 from torchtune_smt.cli import _main_of
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import EXAMPLE, config_folder, example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.data.dataset import Dataset
@@ -65,6 +66,8 @@ def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
             code = main()
         except SystemExit as error:
             code = error.code  # type: ignore[assignment]
+        except InputError as error:
+            code = f"error: {error}"
         except KeyboardInterrupt:
             # As `run_stoppable`, in which commands run, does for a signal.
             code = 130

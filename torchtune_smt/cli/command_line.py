@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser, create_functions
 from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
 from hydra.core.override_parser.types import Override, Quote, QuotedString
-from hydra.errors import HydraException
+from hydra.errors import OverrideParseException
 from hydra.grammar.gen.OverrideLexer import (  # type: ignore[attr-defined]
     CommonTokenStream,
     InputStream,
@@ -78,16 +78,34 @@ def with_plus(override: str) -> str:
     return f"+{override}" if _FILLED.match(key) else override
 
 
+def parsed(overrides: Iterable[str]) -> list[Override]:
+    """Return overrides as Hydra reads them; raise InputError if it cannot."""
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        raise InputError(unreadable(error)) from None
+
+
+def unreadable(error: OverrideParseException) -> str:
+    """Return what is said of an override that Hydra cannot read."""
+    reason = str(error).removeprefix(f"Error parsing override '{error.override}'").strip()
+    return (
+        f"{error.override}: cannot be read as OPTION=VALUE ({reason.splitlines()[0]}); a value "
+        "with other characters than those of plain words wants quotes within quotes, as in "
+        f"{typed('output', 'a, b.txt')}"
+    )
+
+
 def value_of(overrides: Sequence[str], key: str) -> Any:
     """Return the value that overrides give an option, as Hydra reads it; None where there is none.
 
-    Raises InputError: there are several values, as for a sweep; or it is an interpolation.
-    Raises HydraException: Hydra cannot read the override.
+    Raises InputError: there are several values, as for a sweep; or it is an interpolation, or
+        nothing that Hydra can read.
     """
     found = [o for o in overrides if override_key(o) == key]
     if not found:
         return None
-    override = OverridesParser.create().parse_overrides([found[-1]])[0]
+    override = parsed([found[-1]])[0]
     if override.is_sweep_override():
         raise InputError(f"{found[-1]}: give one {key} at a time")
     value = override.value()
@@ -133,7 +151,7 @@ def typed(option: str, value: str) -> str:
     """Return the override that gives an option a text, as it is typed in a shell."""
     try:
         plain = value_of([f"{option}={value}"], option) == value
-    except (InputError, HydraException):
+    except InputError:
         plain = False
     if plain:
         return f"{option}={shlex.quote(value)}"
@@ -184,10 +202,10 @@ class Given(NamedTuple):
 
 def given_options(overrides: Iterable[str]) -> Iterator[Given]:
     """Yield the options that overrides set, but for null, of which nothing is expected."""
-    for parsed in OverridesParser.create().parse_overrides(list(overrides)):
-        for option, value in leaves(parsed.key_or_group, parsed.value()):
+    for override in parsed(overrides):
+        for option, value in leaves(override.key_or_group, override.value()):
             if value is not None:
-                yield Given(option, str(parsed.input_line))
+                yield Given(option, str(override.input_line))
 
 
 def refuse_given(unused: Mapping[str, str], overrides: Iterable[str]) -> None:
@@ -218,22 +236,16 @@ def added_options(command: str, cfg: DictConfig) -> Iterator[Given]:
 
 
 def _of_command_line(cfg: DictConfig) -> Iterator[Given]:
-    for override in HydraConfig.get().overrides.task:
-        if override.startswith("+"):
-            parsed = OverridesParser.create().parse_override(override)
-            yield from (Given(option, override) for option in _added(parsed, cfg))
-
-
-def _added(parsed: Override, cfg: DictConfig) -> Iterator[str]:
-    value = parsed.value()
-    key, choices = parsed.get_key_element().lstrip("+"), HydraConfig.get().runtime.choices
-    if key in choices and not isinstance(value, dict):
+    choices = HydraConfig.get().runtime.choices
+    for one in parsed(o for o in HydraConfig.get().overrides.task if o.startswith("+")):
+        value, text = one.value(), str(one.input_line)
+        if one.get_key_element().lstrip("+") not in choices or isinstance(value, dict):
+            yield from (Given(option, text) for option, _ in leaves(one.key_or_group, value))
+            continue
         # What is in the file that is chosen may belong elsewhere: `# @package _global_`.
-        place = parsed.key_or_group if parsed.package is None else parsed.package
+        place = one.key_or_group if one.package is None else one.package
         if OmegaConf.select(cfg, place, throw_on_missing=False) is not None:
-            yield place
-        return
-    yield from (option for option, _ in leaves(parsed.key_or_group, value))
+            yield Given(place, text)
 
 
 def own_folders() -> list[Path]:

@@ -11,9 +11,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final, ParamSpec
+from typing import Any, Final
 
 import hydra
 import yaml
@@ -36,7 +35,7 @@ from torchtune_smt.cli.command_line import (
     refuse_repeated,
     split_arguments,
     split_paths,
-    typed,
+    unreadable,
     with_plus,
 )
 from torchtune_smt.cli.help import help_text, option_names
@@ -53,8 +52,6 @@ from torchtune_smt.core.errors import (
 from torchtune_smt.core.resources import PACKAGE, config_folder
 from torchtune_smt.core.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.runs.folder import RunFolder
-
-P = ParamSpec("P")
 
 
 @dataclass
@@ -240,21 +237,6 @@ def _mode_known(given: Arguments) -> Iterator[None]:
         Hydra.get_mode = get_mode  # type: ignore[method-assign]
 
 
-def refusing(command: Callable[P, int]) -> Callable[P, int]:
-    """Let a command say of its arguments what is wrong, as Hydra's commands do: a decorator."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> int:
-        try:
-            return command(*args, **kwargs)
-        except (InputError, HydraException) as error:
-            raise_if_stopped()
-            print(error_line(error), file=sys.stderr)
-            return 1
-
-    return run
-
-
 def _print_help(name: str, given: Arguments) -> int:
     """Print what a command takes, with the choices that are given; return its exit code."""
     folders = config_folders(given.flags)
@@ -282,12 +264,7 @@ def error_line(error: BaseException) -> str:
         text += did_you_mean(choice, error.options)
         text += "; --config-dir=FOLDER names a folder with others"
     elif isinstance(error, OverrideParseException):
-        reason = text.removeprefix(f"Error parsing override '{error.override}'").strip()
-        text = (
-            f"{error.override}: cannot be read as OPTION=VALUE ({reason.splitlines()[0]}); a value "
-            "with other characters than those of plain words wants quotes within quotes, as in "
-            f"{typed('output', 'a, b.txt')}"
-        )
+        text = unreadable(error)
     elif isinstance(error, MissingMandatoryValue) and isinstance(error.full_key, str):
         text = missing(error.full_key)
     elif named := re.search(r"Missing mandatory value: ([\w.]+)", text):
@@ -383,18 +360,9 @@ def make_classes_importable(cfg: DictConfig) -> None:
     Nothing else is looked for there: whoever runs a command in the folder of a stranger gets no
     module of it in the place of an installed one.
     """
-    own = [t for t in _targets(OmegaConf.to_container(cfg)) if not t.startswith("torchtune_smt.")]
-    if own and "" not in sys.path:
+    plain = str(OmegaConf.to_container(cfg))
+    if re.search(r"'_target_': '(?!torchtune_smt\.)", plain) and "" not in sys.path:
         sys.path.insert(0, "")
-
-
-def _targets(part: Any) -> Iterator[str]:
-    """Yield the classes that a part of a configuration names."""
-    for name, entry in part.items() if isinstance(part, dict) else enumerate(part):
-        if name == "_target_":
-            yield str(entry)
-        elif isinstance(entry, dict | list):
-            yield from _targets(entry)
 
 
 def _forget_run() -> None:

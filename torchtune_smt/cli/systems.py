@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from torchtune_smt.cli.command_line import (
-    override_key,
-    split_arguments,
-    split_paths,
-    systems_option,
-)
-from torchtune_smt.cli.hydra_main import hydra_main, refusing
+from torchtune_smt.cli.command_line import split_arguments, split_paths, systems_option
+from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.wire import make_dataset
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
@@ -23,7 +18,6 @@ from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.runs.folder import METRICS, WEIGHTS
 from torchtune_smt.runs.outputs import Compared, Output, below, found_systems
-from torchtune_smt.runs.records import recorded_overrides
 
 if TYPE_CHECKING:
     from torchtune_smt.core.snapshot import FrozenWeights
@@ -46,13 +40,7 @@ def find_systems(
     named = _named_paths(given)
     if not named:
         raise InputError("systems={} names no system; name one at least")
-    return found_systems(named, _recorded, group_seeds=group_seeds, marker=marker)
-
-
-def _recorded(folder: Path) -> dict[str, str]:
-    """Return the overrides of a run's command line by their options; the last one counts."""
-    recorded = (o for o in recorded_overrides(folder) if not o.startswith("hydra."))
-    return {override_key(o): o for o in recorded}
+    return found_systems(named, group_seeds=group_seeds, marker=marker)
 
 
 def files_read(given: Given) -> Iterator[Path]:
@@ -132,7 +120,6 @@ def _longest_source(weights: Path) -> int | None:
     return longest_source(weights)
 
 
-@refusing
 def run_on_systems(
     name: str,
     function: Callable[[DictConfig], None],

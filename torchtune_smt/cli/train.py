@@ -23,7 +23,7 @@ from torchtune_smt.cli.command_line import (
     value_of,
 )
 from torchtune_smt.cli.compare import compare_runs
-from torchtune_smt.cli.hydra_main import Sweep, hydra_main, refusing
+from torchtune_smt.cli.hydra_main import Sweep, hydra_main
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import PartsOf, check_grouping, make_parts
 from torchtune_smt.cli.record import Settings, record, says_where, take_up
@@ -117,7 +117,6 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     return score
 
 
-@refusing
 def main() -> int:
     """Tune; ``resume=FOLDER`` goes on with a run that was stopped, with its own settings."""
     given, flags = split_arguments(sys.argv[1:])

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from torchtune_smt.cli.command_line import refuse_given, split_arguments, value_of
 from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
 from torchtune_smt.cli.help import NEEDLESS, NEVER
-from torchtune_smt.cli.hydra_main import hydra_main, refusing
+from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.record import Settings, take_up
 from torchtune_smt.cli.rerank import output_of, risk_order
@@ -102,7 +102,6 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
         print(said, file=sys.stderr)
 
 
-@refusing
 def main() -> int:
     """Translate with the settings of the run that made the weights."""
     given, flags = split_arguments(sys.argv[1:])

@@ -183,14 +183,10 @@ def argument_rules(kind: Any, *, scalars: bool = False) -> dict[str, Rule]:
     for parent in parents:
         made = vars(parent).get("__init__") if inspect.isclass(parent) else parent
         for name, wanted in getattr(made, "__annotations__", {}).items():
-            rule = _of_type(wanted if isinstance(wanted, str) else _spelt(wanted), scalars)
+            rule = _of_type(str(getattr(wanted, "__name__", wanted)), scalars)
             if rule is not None:
                 rules[name] = rule
     return rules | rules_of(kind)
-
-
-def _spelt(wanted: Any) -> str:
-    return str(getattr(wanted, "__name__", wanted))
 
 
 def _of_type(spelt: str, scalars: bool) -> Rule | None:
@@ -213,16 +209,11 @@ def _of_type(spelt: str, scalars: bool) -> Rule | None:
         if wanted == {"str"}:
             rule = TEXT
         elif wanted == {"Literal"} and len(parts) == len(names):
-            rule = one_of(*(ast.literal_eval(one) for one in _inner(parts)))
+            choices = spelt[spelt.index("[") + 1 : spelt.rindex("]")]
+            rule = one_of(*ast.literal_eval(f"[{choices}]"))
         elif wanted and wanted <= {"tuple", "Sequence", "str"}:
             rule = TEXTS if "str" in wanted else LIST
     return rule.or_null() if rule is not None and "None" in names else rule
-
-
-def _inner(parts: list[ast.expr]) -> list[ast.expr]:
-    """Return what stands in the brackets of ``Literal[...]``."""
-    (literal,) = (part for part in parts if isinstance(part, ast.Subscript))
-    return literal.slice.elts if isinstance(literal.slice, ast.Tuple) else [literal.slice]
 
 
 SWITCH: Final = one_of(True, False)

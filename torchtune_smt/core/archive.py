@@ -490,44 +490,31 @@ class _Array(NamedTuple):
 
 def _array(part: Any) -> _Array:
     """Check the description of an array; raise ValueError, KeyError or TypeError if it is none."""
-    name, shape, digest = part["name"], part["shape"], part["checksum"]
-    if not isinstance(name, str) or not isinstance(digest, str) or not isinstance(shape, list):
+    name, digest = part["name"], part["checksum"]
+    if not isinstance(name, str) or not isinstance(digest, str):
         raise TypeError
-    if not all(_is_length(length) for length in shape) or len(shape) > 8:
-        raise ValueError
-    return _Array(name, _type(part["type"]), tuple(shape), digest)
+    return _Array(name, _type(part["type"]), _shape(part["shape"], 8), digest)
 
 
 def _type_name(dtype: np.dtype[Any]) -> object:
     """Return what `_type` makes a type of."""
     if dtype.names is None:
         return dtype.str
-    fields = [(name, *_field(dtype[name])) for name in dtype.names]
-    return [list(field) for field in fields]
-
-
-def _field(dtype: np.dtype[Any]) -> tuple[str, list[int]]:
-    base, shape = dtype.subdtype or (dtype, ())
-    return base.str, list(shape)
+    return [[name, dtype[name].base.str, list(dtype[name].shape)] for name in dtype.names]
 
 
 def _type(name: Any) -> np.dtype[Any]:
     """Return the type of a plain number, or of a record of such."""
-    if isinstance(name, str):
-        return np.dtype(_plain_type(name))
-    fields: list[tuple[str, str, tuple[int, ...]]] = []
-    for field, plain, shape in name:
-        if not isinstance(field, str) or not all(_is_length(n) for n in shape) or len(shape) > 1:
-            raise TypeError
-        fields.append((field, _plain_type(plain), tuple(shape)))
-    return np.dtype(fields)
-
-
-def _plain_type(name: Any) -> str:
-    if name not in _TYPES:
+    fields = [["", name, []]] if isinstance(name, str) else name
+    if not all(plain in _TYPES for _, plain, _ in fields):
         raise TypeError
-    return str(name)
+    if isinstance(name, str):
+        return np.dtype(name)
+    return np.dtype([(field, plain, _shape(shape, 1)) for field, plain, shape in fields])
 
 
-def _is_length(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**48
+def _shape(given: Any, most: int) -> tuple[int, ...]:
+    """Return lengths of an array of at most so many dimensions."""
+    if not isinstance(given, list) or len(given) > most:
+        raise TypeError
+    return tuple(whole(length, 0, 2**48) for length in given)

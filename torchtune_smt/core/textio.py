@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import stat
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -73,34 +74,25 @@ def read_text(
     Raises InputError: as `read_bytes`; or the text is packed otherwise, line ends are mixed, or a
         line has more than `MAX_LINE` bytes.
     """
-    blocks = _blocks(path, None if packed is None else io.BytesIO(packed))
-    first = next(blocks, b"")
-    for begin, message in refused.items():
-        if first.startswith(begin):
-            raise InputError(message, path=path)
-    text = bytearray()
-    # A bytearray, since numba compiles anew for arrays that are read-only.
-    for block in _plain(chain([first], blocks), path):
-        text += block
-    if text and not text.endswith(b"\n"):
-        text += b"\n"
-    return text
+    return next(text_pieces(path, sys.maxsize, refused, packed), bytearray())
 
 
 def text_pieces(
     path: str | os.PathLike[str],
     size: int,
     refused: Mapping[bytes, str] = MappingProxyType({}),
+    packed: bytes | None = None,
 ) -> Iterator[bytearray]:
     """Yield what `read_text` returns in pieces of whole lines, each of `size` bytes or more.
 
     Raises InputError: as `read_text`.
     """
-    blocks = _blocks(path)
+    blocks = _blocks(path, None if packed is None else io.BytesIO(packed))
     first = next(blocks, b"")
     for begin, message in refused.items():
         if first.startswith(begin):
             raise InputError(message, path=path)
+    # A bytearray, since numba compiles anew for arrays that are read-only.
     text = bytearray()
     for block in _whole_lines(_plain(chain([first], blocks), path)):
         text += block

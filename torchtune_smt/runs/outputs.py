@@ -21,7 +21,7 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.runs.folder import LONGER, RECORDS, WEIGHTS
-from torchtune_smt.runs.records import lacks_words, recorded_data
+from torchtune_smt.runs.records import lacks_words, recorded_data, recorded_overrides
 
 if TYPE_CHECKING:
     from torchtune_smt.core.snapshot import FrozenWeights
@@ -94,16 +94,8 @@ class Outputs(NamedTuple):
     lists: dict[Output, list[list[str]]]
 
 
-Recorded = Callable[[Path], Mapping[str, str]]
-"""Returns the overrides of a run's command line, given by its folder, by their options."""
-
-
 def found_systems(
-    named: Mapping[str, Sequence[str]],
-    recorded: Recorded,
-    *,
-    group_seeds: bool = True,
-    marker: str = WEIGHTS,
+    named: Mapping[str, Sequence[str]], *, group_seeds: bool = True, marker: str = WEIGHTS
 ) -> dict[str, list[Output]]:
     """Return the outputs of each system by its name, which paths have, or are given for ``""``.
 
@@ -117,7 +109,7 @@ def found_systems(
     if twice := _repeated(path for paths in named.values() for path in paths):
         raise InputError(f"systems names a file twice: {', '.join(twice)}")
     found = {
-        name: [output for path in paths for output in _outputs(Path(path), recorded, marker)]
+        name: [output for path in paths for output in _outputs(Path(path), marker)]
         for name, paths in named.items()
     }
     places = [output.path.resolve() for outputs in found.values() for output in outputs]
@@ -164,14 +156,14 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
     return systems
 
 
-def _outputs(path: Path, recorded: Recorded, marker: str) -> Iterator[Output]:
+def _outputs(path: Path, marker: str) -> Iterator[Output]:
     """Yield what a path leads to: a run, the runs of a sweep, or a file."""
     # Before anything else is said of it.
     if not path.exists():
         raise InputError("no such file; check the path", path=path)
     if not path.is_dir():
         if _is_weights(path):
-            yield _of_folder(path, path.parent, "weights", recorded)
+            yield _of_folder(path, path.parent, "weights")
         else:
             yield Output(path, "lists" if is_list_line(_first_line(path)) else "translations")
         return
@@ -186,7 +178,7 @@ def _outputs(path: Path, recorded: Recorded, marker: str) -> Iterator[Output]:
         )
     started = {found.parent for found in below(path, RECORDS)}.difference(folders)
     warn(f"{folder}: is not finished, and is left out" for folder in sorted(started))
-    yield from (_of_folder(folder, folder, "run", recorded) for folder in folders)
+    yield from (_of_folder(folder, folder, "run") for folder in folders)
 
 
 def below(path: Path, name: str) -> Iterator[Path]:
@@ -213,13 +205,18 @@ def _refuse_unreadable(error: OSError) -> None:
         ) from None
 
 
-def _of_folder(path: Path, folder: Path, kind: Kind, recorded: Recorded) -> Output:
+def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
     if (folder / LONGER).exists():
         warn([f"{folder}: is being made longer, and what it has is of the shorter run"])
-    # Shown in tables: a run's folder may come from anybody.
-    last = {option: escaped(override) for option, override in recorded(folder).items()}
+    # Shown in tables: a run's folder may come from anybody. The last of an option counts.
+    given = [escaped(override) for override in recorded_overrides(folder)]
+    last = {re.split("[=@]", override.lstrip("+~"))[0]: override for override in given}
     seed = last.pop("seed", "").partition("=")[2]
-    kept = {option: override for option, override in last.items() if option not in WITHOUT_EFFECT}
+    kept = {
+        option: override
+        for option, override in last.items()
+        if option not in WITHOUT_EFFECT and not override.startswith("hydra.")
+    }
     in_order = tuple(kept[option] for option in sorted(kept))
     return Output(path, kind, tuple(kept.values()), in_order, seed)
 
