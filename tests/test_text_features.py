@@ -53,7 +53,9 @@ def table_of(lists):
     return lists.rows.dense(len(lists.features))[:, lists.features.lookup(NAMES)]
 
 
-def test_dense_features_by_brute_force() -> None:
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_dense_features_by_brute_force(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtune_smt.features.texts.MOST", most)
     some = records(3, 40)
     some[1]["hypotheses"][0]["text"] = "w1 w1 w1 w2 w2"
     lists = KBestLists.of_records(some)
@@ -70,6 +72,7 @@ def test_dense_features_by_brute_force() -> None:
                 expected, words = [], mine.split()
                 for scale in text.scales:
                     p = np.exp(scale * (score - max(score)))
+                    p[np.argsort(-score, kind="stable")[most:]] = 0
                     expected.append(p @ [edits(mine, theirs) for theirs in texts] / p.sum())
                 count = [max(1, sum(w in known for known in there)) for w in words]
                 expected += [edits(mine, texts[0]), len(words), sum(map(math.log, count))]

@@ -13,11 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
-from os.path import commonprefix
 from typing import Any, Final, Self
 
 import numpy as np
-from rapidfuzz.distance import Levenshtein
+from rapidfuzz.distance import Levenshtein, Prefix
 from rapidfuzz.process import cdist
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
@@ -167,7 +166,8 @@ class TextFeatures:
 def _apart(texts: Sequence[str]) -> Sequence[str]:
     """Return texts without what all begin and end with, which no distance between them counts."""
     for _ in range(2):
-        cut = len(commonprefix(texts))
+        # Texts between these in order begin as they do.
+        cut = Prefix.similarity(min(texts), max(texts))
         texts = [text[cut:][::-1] for text in texts]
     return texts
 
