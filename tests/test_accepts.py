@@ -112,7 +112,7 @@ reference or none: KBestMira.scale
 sentence or identical: BuiltModel.leave_out
 shared or occurrences: BitextModel.counts
 step or epoch: AdaGrad.regularize_each
-zero or start: Pro.towards Stochastic.towards
+zero or start: OnlineTuner.towards Pro.towards Stochastic.towards
 sum, mean or each: Reduced.reduction
 text: FileModel.language_model
 true or false: AdaGrad.rowwise FTRL.rowwise OnlineTuner.shuffle PreparedLearning.merge_identical

@@ -73,8 +73,8 @@ class KilledAt(Checkpoints):
             raise KeyboardInterrupt
 
 
-def online(folder: Path, resumed: bool) -> Rounds:
-    tuner, _ = test_online.make_tuner(test_online.random_lists(0))
+def online(folder: Path, resumed: bool, start: dict[str, float] | None = None) -> Rounds:
+    tuner, _ = test_online.make_tuner(test_online.random_lists(0), start=start)
     return Rounds(
         tuner, lambda: float(tuner.weights.parameter.detach().sum()), rounds=2, result="average"
     )
@@ -104,6 +104,7 @@ PREPARED = PreparedLearning(test_grouping.OSCAR, test_grouping.LEARNING, "rms", 
 TUNERS: dict[str, Callable[[Path, bool], Rounds]] = {
     "steps": lambda folder, resumed: test_rounds.run_of([0.0, 3.0, 2.0, 1.0], result="average"),
     "online": online,
+    "online, pulled to the start": partial(online, start=test_online.START | {"s:0": 0.3}),
     "batch": batch,
     "batch scored elsewhere": partial(batch, same_set=False),
     "grouping": partial(grouping, zero_group="keep"),

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +20,8 @@ from torchtune_smt.features.texts import NAMES, SHARES, TextFeatures, added_by
 from torchtune_smt.kbest.order import scale_of
 from torchtune_smt.losses import ExpectedGain, Logistic
 from torchtune_smt.metrics import WordErrorRate
-from torchtune_smt.optim import AdaGrad
-from torchtune_smt.regularizers import L1, L2
+from torchtune_smt.optim import FOBOS, AdaGrad
+from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, Oscar
 from torchtune_smt.samplers import AllPairs
 from torchtune_smt.tuners.expected import ExpectedErrors, spread
 
@@ -156,21 +156,33 @@ def test_expected_errors_find_what_is_true_and_leave_noise() -> None:
     assert named[0] == 0.5
 
 
-@pytest.mark.parametrize("regularizer", [L1(0.1), L2(0.3)])
-def test_weights_are_pulled_to_the_start(regularizer) -> None:
-    """A step of AdaGrad by hand, of a mean over all lists; and a pull that holds all."""
+@pytest.mark.parametrize(
+    ("kind", "regularizer"),
+    [
+        (AdaGrad, L1(0.1)),
+        (AdaGrad, L2(0.3)),
+        *((FOBOS, one) for one in (ElasticNet(0.1, 0.2), GroupLasso(0.05), Oscar(0.02, 0.03))),
+    ],
+)
+def test_weights_are_pulled_to_the_start(kind, regularizer) -> None:
+    """A step on the difference, along the gradient by autograd; and a pull that holds all."""
     lists, start = planted(4, 40), np.array([0.5, 0.4, 0.3])
     loss = ExpectedGain(reduction="mean")
     w = torch.tensor(start, requires_grad=True)
     scores = (torch.tensor(lists.rows.dense(3)) @ w).reshape(-1, 5)
     loss(scores, torch.tensor(lists.gain.reshape(-1, 5))).mean().backward()
-    slope = w.grad.numpy()
-    moved = torch.tensor(-0.1 * np.sign(slope))
-    hand = start + regularizer.prox(moved, torch.tensor(0.1 / np.abs(slope))).numpy()
-    optimizer = partial(AdaGrad, lr=0.1, regularizer=regularizer)
+    difference = torch.nn.Parameter(torch.zeros_like(w))
+    eager = kind([difference], lr=0.1, regularizer=regularizer)
+    difference.grad = w.grad
+    eager.step()
+    eager.flush()
+    hand = start + difference.detach().numpy()
+    assert np.any(hand != start)
+    optimizer = partial(kind, lr=0.1, regularizer=regularizer)
     solver = Stochastic(AllPairs(), loss, optimizer, 1, 40, towards="start")
     assert solver.solve(lists, start, (0,)).weights == pytest.approx(hand)
-    strong = partial(AdaGrad, lr=0.1, regularizer=replace(regularizer, strength=1e9))
+    most = {one.name: 1e9 for one in fields(regularizer) if one.name != "dimension"}
+    strong = partial(kind, lr=0.1, regularizer=replace(regularizer, **most))
     # Steps of pairs are compiled where they need no center.
     for other in (loss, Logistic("each")):
         kept = Stochastic(AllPairs(), other, strong, 1, towards="start").solve(lists, start, (0,))

@@ -124,7 +124,7 @@ EFFECTS: list[tuple[Callable[[Case], bool], str]] = [
         distortion_limit table_limit dev dev_scores test test_scores dense on_error features
         max_words unknown missing seconds keep_mb score sizes} tuner.{_target_ epochs
         iterations patience result shuffle tune_on sentences checkpoint_minutes interpolation
-        tolerance unique keep_lists sparse learning control zero_group batch_size}
+        tolerance unique keep_lists sparse learning control zero_group batch_size towards}
         tuner.dev.{iterations patience interpolation tolerance} tuner.solver.{_target_ sigma
         tolerance steps C passes decay scale restarts random_directions spread max_features
         few tens towards lr strength exempt} parallel.{_target_ shards labels features
@@ -296,6 +296,7 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
             ["regularizer=none", "optimizer.regularize_each=epoch"],
             "regularizer=none pulls at no weight, and optimizer.regularize_each=epoch would",
         ),
+        (["regularizer=none", "tuner.towards=start"], "pulls at no weight, and tuner.towards=start"),
         (
             [*FILES, "data.dev=[a,b]", "data.test=[a,b]", "data.folders=x"],
             "all data that are read are named by their files",

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchtune_smt.core.archive import DAMAGED, well_formed, whole
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import packed, unpacked, vector
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.optim.sparse import (
     SparseOptimizer,
     rate,
@@ -196,7 +197,111 @@ class Adapter:
                 state[name] = lengthened(value, length, 0.0 if start is None else group[start])
 
 
-LazyOptimizer = SparseOptimizer | Adapter
+class Shifted:
+    """An optimizer of what weights differ by from those that they begin at.
+
+    With w = start + v it takes its steps on v, and a regulariser, or weight decay, pulls v to 0: to
+    weights, what any other pull to 0 is, becomes one to the start. Features that come later start
+    at 0. Weights are put together where they are asked for: `catch_up`, `flush`.
+
+    optimizer: of ``weights.parameter``, which becomes v; no step has been taken.
+    weights: at the start; they get another parameter.
+
+    As attributes:
+    change: v.
+    """
+
+    def __init__(
+        self, optimizer: SparseOptimizer | Adapter | torch.optim.Optimizer, weights: Weights
+    ) -> None:
+        self.inner = adapted(optimizer)
+        assert not isinstance(self.inner, Shifted)
+        self.change = weights.parameter
+        self._weights = weights
+        self._start = self.change.detach().clone()
+        weights.parameter = torch.nn.Parameter(self._start.clone())
+        self._room = self.change.data = torch.zeros_like(self._start)
+
+    @property
+    def param_groups(self) -> list[Group]:
+        """Those of the optimizer."""
+        return self.inner.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradient."""
+        self._weights.parameter.grad = None
+
+    def step(self) -> None:
+        """Take one step along the gradient of the weights; see the optimizer's."""
+        self._grow()
+        self.change.grad = self._weights.parameter.grad
+        try:
+            self.inner.step()
+        finally:
+            self.change.grad = None
+
+    @torch.no_grad()
+    def catch_up(self, indices: Tensor) -> None:
+        """Bring some weights up to date."""
+        self._grow()
+        self.inner.catch_up(indices)
+        values = self.change.index_select(0, indices)
+        known = indices < len(self._start)
+        values[known] += self._start[indices[known]]
+        self._weights.parameter[indices] = values
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Bring all weights up to date; O(D)."""
+        self._grow()
+        self.inner.flush()
+        self._weights.parameter.copy_(self._put_together(self.change))
+
+    def end_epoch(self) -> None:
+        """Learn that an epoch is over."""
+        self.inner.end_epoch()
+
+    def averaged(self) -> Tensor:
+        """Return the average of the weights."""
+        self._grow()
+        inner: Any = self.inner
+        return self._put_together(inner.averaged())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's, the start, and what weights differ by from it."""
+        self._grow()
+        change = self.change.detach().clone()
+        return {"optimizer": self.inner.state_dict(), "start": self._start, "change": change}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        kind, length = self.change.dtype, len(self._weights)
+        with well_formed():
+            start, change = (vector(state_dict[name], kind, length) for name in ("start", "change"))
+            inner = dict(state_dict["optimizer"])
+        device = self.change.device
+        self._start = start.to(device, copy=True)
+        self._room = self.change.data = change.to(device, copy=True)
+        self.inner.load_state_dict(inner)
+        self._grow()
+
+    def _grow(self) -> None:
+        """Let v be as long as the weights."""
+        length = len(self._weights)
+        if length > len(self._room):
+            # A quarter more each time keeps the cost of growing constant per feature.
+            self._room = self.change.new_zeros(max(length, len(self._room) * 5 // 4))
+            self._room[: len(self.change)] = self.change.detach()
+        if length > len(self.change):
+            self.change.data = self._room[:length]
+
+    def _put_together(self, change: Tensor) -> Tensor:
+        result = change.detach().clone()
+        result[: len(self._start)] += self._start
+        return result
+
+
+LazyOptimizer = SparseOptimizer | Adapter | Shifted
 """What tuners take steps with: it may put off updates of coordinates that nobody looks at."""
 
 
@@ -215,6 +320,7 @@ def adapted(optimizer: LazyOptimizer | torch.optim.Optimizer) -> LazyOptimizer:
 
 def learning_rate(optimizer: LazyOptimizer) -> float:
     """Return the rate of the last step on the first parameter; NaN of an optimizer without one."""
+    optimizer = optimizer.inner if isinstance(optimizer, Shifted) else optimizer
     group = optimizer.param_groups[0]
     lr = float(group.get("lr", "nan"))
     if not isinstance(optimizer, SparseOptimizer) or "schedule" not in group:
@@ -226,6 +332,7 @@ def learning_rate(optimizer: LazyOptimizer) -> float:
 
 def check_averages(optimizer: LazyOptimizer) -> None:
     """Raise ValueError if an optimizer has no average of the weights, before steps are taken."""
+    optimizer = optimizer.inner if isinstance(optimizer, Shifted) else optimizer
     able = optimizer.averages if isinstance(optimizer, Adapter) else hasattr(optimizer, "averaged")
     if not able or optimizer.param_groups[0].get("average") == "none":
         raise ValueError(

@@ -291,7 +291,7 @@ class Parts:
                     f"{named('loss')} takes a step after each pair or list (loss.reduction=sum "
                     "does not)"
                 )
-        what_optimizers_do = ("optimizer.regularize_dense", "optimizer.regularize_each")
+        what_optimizers_do: tuple[str, ...] = ("optimizer.regularize_dense", "optimizer.regularize_each")
         pulls_at_none = behaves_as(self.regularizer, NoRegularizer, "value", "prox")
         if not self.optimizer.regularizes:
             reason = f"{self.optimizer.name} takes no regularizer"
@@ -299,6 +299,8 @@ class Parts:
             if not pulls_at_none:
                 unused.setdefault("regularizer", reason)
         elif pulls_at_none:
+            if "optimizer" in self.used and not self.optimizer.forgets:
+                what_optimizers_do += "tuner.towards", "tuner.solver.towards"
             unused |= dict.fromkeys(what_optimizers_do, "regularizer=none pulls at no weight")
         return unused
 

@@ -318,6 +318,11 @@ class Tuning:
                 f"under parallel={name.lower()} each epoch begins with those of all shards: take "
                 "parallel=mix, whose shards go on with their own, or another optimizer"
             )
+        if resends and self._parts.tuning.options.get("towards") == "start":
+            raise InputError(
+                f"tuner.towards=start: under parallel={name.lower()} each epoch begins with the "
+                "weights of all shards, which are no start: take parallel=serial, stale or mix"
+            )
         self.strategy.check(self._parts.tuner, self._parts.loss if "loss" in self._takes else None)
 
     def plan(self, folder: Path) -> str:

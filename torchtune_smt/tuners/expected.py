@@ -18,6 +18,7 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.order import scale_of
 from torchtune_smt.kbest.stored_lists import names_in
 from torchtune_smt.optim import AdaGrad
+from torchtune_smt.optim.adapter import Shifted
 from torchtune_smt.regularizers import L1
 from torchtune_smt.tuners.gradient import Gradient
 from torchtune_smt.tuners.learner import Learner
@@ -84,14 +85,15 @@ class ExpectedErrors(Checked):
         )
         begin = start[active[free]] * size[free]
         scale = scale_of(lists.begin, inside.rows.dot(begin), SHARE) or 1.0
-        moved = Weights.without_names(np.zeros(free.size))
-        optimizer = AdaGrad(
+        moved = Weights.without_names(scale * begin)
+        adagrad = AdaGrad(
             [moved.parameter],
             self.lr,
             L1(self.strength) if self.strength else None,
             unregularized=int(exempt[free].sum()),
         )
-        learner = Learner(moved, optimizer, scale * begin)
+        optimizer = Shifted(adagrad, moved)
+        learner = Learner(moved, optimizer)
         generator = np.random.default_rng(seed)
         several = np.flatnonzero(np.diff(lists.begin) > 1)
         loss = 0.0
@@ -104,7 +106,7 @@ class ExpectedErrors(Checked):
                 learner.apply(found)
                 loss += found.loss * found.count / order.size
         optimizer.flush()
-        change = moved.parameter.detach().numpy()
+        change = optimizer.change.detach().numpy()
         weights = start.copy()
         # What has not moved keeps its bits.
         weights[active[free]] += change / (scale * size[free])

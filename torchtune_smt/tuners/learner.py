@@ -47,20 +47,16 @@ class Learner:
     steps.
 
     optimizer: of ``weights.parameter``.
-    center (float64 [D]): `weights` are differences from these, to which the regulariser then pulls;
-        of the features that there are now.
     """
 
     def __init__(
         self,
         weights: Weights,
         optimizer: LazyOptimizer | torch.optim.Optimizer,
-        center: Float64 | None = None,
     ) -> None:
         self.weights = weights
         self.optimizer = adapted(optimizer)
-        self.center = center
-        self._snapshot = _Live(weights, self.optimizer, center)
+        self._snapshot = _Live(weights, self.optimizer)
 
     def snapshot(self) -> NamedWeights:
         """Return the weights of the moment, to be read.
@@ -164,7 +160,6 @@ class Learner:
         optimizer = self.optimizer
         if (
             slope_kind is not None
-            and self.center is None
             and isinstance(optimizer, SparseOptimizer)
             and optimizer.compiled()
         ):
@@ -187,7 +182,6 @@ class _Live:
 
     weights: Weights
     optimizer: LazyOptimizer
-    center: Float64 | None = None
 
     @property
     def version(self) -> int:
@@ -205,8 +199,7 @@ class _Live:
         """See `Snapshot.read`."""
         own = self.weights.own_ids(features, ids)
         self.catch_up(own)
-        values = self.weights.read(None, own)
-        return values if self.center is None else values + self.center[own]
+        return self.weights.read(None, own)
 
     def catch_up(self, ids: Int64) -> None:
         """Bring some weights, by their ids, up to date; -1 is nobody's."""

@@ -19,12 +19,13 @@ from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric, with_gains
-from torchtune_smt.optim.adapter import check_averages, learning_rate
+from torchtune_smt.optim.adapter import Shifted, check_averages, learning_rate
 from torchtune_smt.optim.sparse import with_updates_put_off
 from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.learner import Learner
+from torchtune_smt.tuners.solver import TOWARDS, Towards
 
 OUTSIDE_DECODING: Final = "speed/milliseconds_outside_decoding"
 """In the log: for each sentence of a mini-batch, gains, pairs, gradient and step."""
@@ -43,12 +44,14 @@ class OnlineTuner(Tuner):
     shuffle: take the sentences in a new random order each epoch, or as given.
     seed: of the order and of the pairs.
     average: the average of a run's weights is what ``optimizer.averaged()`` returns.
+    towards ("zero", "start"): what the regulariser pulls weights to; "start": its norm is of what
+        they differ by from those that tuning begins at.
     """
 
     unit = "epoch"
     advice = "a smaller optimizer.lr, fewer features, a stronger regularizer or more sentences"
     results = ("best", "last", "average")
-    accepts = accepting(batch_size=integer(1), shuffle=SWITCH)
+    accepts = accepting(batch_size=integer(1), shuffle=SWITCH, towards=TOWARDS)
 
     decoder: Decoder
     weights: Weights
@@ -62,9 +65,12 @@ class OnlineTuner(Tuner):
     shuffle: bool = True
     seed: int = 0
     average: bool = False
+    towards: Towards = "zero"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.towards == "start":
+            self.optimizer = Shifted(self.optimizer, self.weights)
         self.learner = Learner(self.weights, self.optimizer)
         self.optimizer = self.learner.optimizer
         if self.average:

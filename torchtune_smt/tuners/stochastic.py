@@ -27,7 +27,7 @@ from torchtune_smt.losses.base import (
     reduce,
 )
 from torchtune_smt.losses.lists import listwise_losses
-from torchtune_smt.optim.adapter import check_averages
+from torchtune_smt.optim.adapter import Shifted, check_averages
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.gradient import check_pairs, finite_gains
 from torchtune_smt.tuners.learner import Learner
@@ -140,9 +140,11 @@ class Stochastic(Checked):
 
     def _begin(self, start: Float64) -> Learner:
         """Return weights with a new optimizer."""
-        center = start if self.towards == "start" else None
-        weights = Weights.without_names(start if center is None else 0 * start, self.device)
-        learner = Learner(weights, self.optimizer([weights.parameter]), center)
+        weights = Weights.without_names(start, self.device)
+        optimizer: Any = self.optimizer([weights.parameter])
+        if self.towards == "start":
+            optimizer = Shifted(optimizer, weights)
+        learner = Learner(weights, optimizer)
         if self.average:
             check_averages(learner.optimizer)
         return learner
@@ -168,8 +170,6 @@ class Stochastic(Checked):
         optimizer.flush()
         final = optimizer.averaged() if self.average else learner.weights.parameter
         values = final.detach().to("cpu", torch.float64).numpy()
-        if learner.center is not None:
-            values = values + learner.center
         return Solution(values, {"loss": mean, name: items.size})
 
 
