@@ -15,6 +15,7 @@ parallel = -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check
+install := $(pip) install --no-compile -c constraints.txt
 torch := $(shell grep '^torch==' constraints.txt)
 # One stamp a step: what is installed is not installed again until one of these files changes.
 environment := $(VENV)/.stamp-environment
@@ -35,8 +36,9 @@ demo: $(package)
 tools: $(tools)
 oracle: $(oracle)
 
-# Commands of tests would compile the package's sources each time where the environment forbids to keep them.
-test test-experiments wheel: export PYTHONDONTWRITEBYTECODE :=
+# pip need not compile ten thousand modules of which hundreds are imported: Python does it as it
+# goes, and would each time where the environment forbids to keep what it compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 test: $(tools) $(oracle)
 	$(python) -m pytest $(parallel) --ignore=tests/experiments $(ARGS)
@@ -50,7 +52,7 @@ test-experiments: $(tools)
 wheel: $(tools) $(empty)
 	@rm $(empty)
 	$(pip) wheel -q --no-deps --no-build-isolation -w $(VENV)/wheel .
-	$(VENV)/wheel/env/bin/pip install -q -c constraints.txt $(VENV)/wheel/*.whl
+	$(VENV)/wheel/env/bin/pip install --no-compile -q -c constraints.txt $(VENV)/wheel/*.whl
 	$(VENV)/wheel/env/bin/python scripts/dev/wheel_check.py
 	rm -rf $(VENV)/wheel
 
@@ -87,7 +89,7 @@ empty-environment: $(empty)
 $(empty): constraints.txt
 	rm -rf $(VENV)/wheel && mkdir -p $(VENV)/wheel
 	$(PYTHON) -m venv $(VENV)/wheel/env
-	$(VENV)/wheel/env/bin/pip install -q -c constraints.txt $(TORCH_OPTIONS) $(torch)
+	$(VENV)/wheel/env/bin/pip install --no-compile -q -c constraints.txt $(TORCH_OPTIONS) $(torch)
 	@touch $@
 
 $(environment):
@@ -106,17 +108,17 @@ $(environment):
 # torch comes first and by its exact version, so that nothing else asks for a newer one. The
 # build backend is installed from the constraints, too, and no isolated build is needed.
 $(package): $(environment) pyproject.toml constraints.txt
-	$(pip) install -c constraints.txt $(TORCH_OPTIONS) $(torch)
-	$(pip) install -c constraints.txt hatchling editables
-	$(pip) install -c constraints.txt --no-build-isolation -e .
+	$(install) $(TORCH_OPTIONS) $(torch)
+	$(install) hatchling editables
+	$(install) --no-build-isolation -e .
 	@touch $@
 
 $(tools): $(package)
-	$(pip) install -c constraints.txt --no-build-isolation -e '.[test]'
+	$(install) --no-build-isolation -e '.[test]'
 	@touch $@
 
 # kenlm is only an oracle of some tests and does not build everywhere.
 $(oracle): $(environment) constraints.txt
-	$(pip) install -c constraints.txt kenlm >$(VENV)/kenlm.log 2>&1 || echo "kenlm could not be \
+	$(install) kenlm >$(VENV)/kenlm.log 2>&1 || echo "kenlm could not be \
 	installed ($(VENV)/kenlm.log): the tests that compare with it will be skipped"
 	@touch $@
