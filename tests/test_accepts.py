@@ -240,7 +240,7 @@ def test_a_bad_value_of_an_option_is_refused(path: Path) -> None:
 
 BAD_OPTIONS = """
 seed=9223372036854775808 seed=x seed=-1 threads=1.5 threads=0 lm=none device=gpu
-init.values.EgivenF=much data.empty=ignore data.lowercase=perhaps data.folders=3 model.folder=null
+init.values.EgivenF=much init.scale=0 init.scale=much data.empty=ignore data.lowercase=perhaps data.folders=3 model.folder=null
 decoder.unique=1 sampler.distinct=no metric.smooth_unigrams=flase optimizer.lr=x
 optimizer.lr=true optimizer.regularize_dense=x optimizer.lr=null sampler.pairs=1.5 tuner.epochs=0
 tuner.patience=0 tuner.sentences=0 tuner.shuffle=maybe tuner.batch_size=0 tuner.tune_on=test
@@ -270,7 +270,7 @@ def test_a_bad_option_is_named(given: str) -> None:
     Plugins.instance()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         cfg = compose("train", [*chosen, option])
-    name = "init.values" if option.startswith("init") else option.partition("=")[0]
+    name = "init.values" if option.startswith("init.values") else option.partition("=")[0]
     with pytest.raises(InputError, match=f"^{re.escape(name)} must be "):
         resolve(cfg)
 

@@ -25,9 +25,10 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import ExpectedGain, Hinge, HopeFear, Logistic, Perceptron, Ramp, Softmax
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
-from torchtune_smt.samplers import ProSampler, pair_rows
+from torchtune_smt.samplers import AllPairs, ProSampler, pair_rows
 from torchtune_smt.tuners.gradient import Gradient, gradient
 from torchtune_smt.tuners.learner import Learner
+from torchtune_smt.tuners.start import fitting_scale
 
 DENSE, BATCHES, LISTS = ["d0", "d1"], 5, 2
 START = [0.3, -0.2]
@@ -327,3 +328,38 @@ def test_a_sampler_returns_pairs_of_the_list(recorded: Recorded, pairs: Any, mes
         gradient(lists, Weights(DENSE), Hinge("sum"), sampler)
     with pytest.raises(InputError, match=message):
         pair_rows(iter(lists), sampler, (1,))
+
+
+@pytest.mark.parametrize("case", ["logistic", "softmax"])
+def test_the_scale_that_fits_does_not_depend_on_the_scale_of_the_start(case: str) -> None:
+    """Of lists whose gains are drawn from softmax at the weights times 3, it is about that."""
+    rng = np.random.default_rng(5)
+    values, truth = rng.normal(size=(1600, 3)), np.array([0.5, -1.0, 0.25])
+    scores = (3 * values @ truth).reshape(400, 4)
+    chosen = (scores + rng.gumbel(size=scores.shape)).argmax(1)
+    lists = KBestLists(
+        index=np.arange(400),
+        begin=np.arange(0, 1601, 4),
+        rows=Rows(np.arange(0, 4801, 3), np.tile(np.arange(3), 1600), values.ravel()),
+        features=Vocabulary("abc"),
+        gain=(np.arange(4) == chosen[:, None]).ravel().astype(float),
+    )
+    loss, sampler = {"logistic": (Logistic(), AllPairs()), "softmax": (Softmax(), None)}[case]
+    found = []
+    for factor in (1.0, 0.01, 60.0):
+        weights = Weights("abc")
+        weights.set("abc", truth * factor)
+        scale = fitting_scale(lists, weights, loss, sampler, (1,))
+        assert scale is not None
+        found.append(scale * factor)
+    assert found == pytest.approx([found[0]] * 3, rel=5e-3)
+    if case == "softmax":
+        assert found[0] == pytest.approx(3, rel=0.15)
+    best, worse = scores.ravel()[lists.gain > 0] / 3, scores.ravel()[lists.gain == 0] / 3
+    margins = np.repeat(best, 3) - worse
+    if case == "logistic":
+        grid = np.linspace(0.5, 2, 1501) * found[0]
+        means = [np.logaddexp(0, -c * margins).mean() for c in grid]
+        assert found[0] == pytest.approx(grid[int(np.argmin(means))], rel=5e-3)
+    # A perceptron's loss is least at 0.
+    assert fitting_scale(lists, weights, Perceptron(), AllPairs(), (1,)) is None

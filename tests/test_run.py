@@ -32,7 +32,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         decoding=Recipe.of(HieroDecoder, k=20, pop_limit=10),
         model=BitextModel(str(folder), iterations=1, order=2, folds=0),
         templates=[RuleShape()],
-        init_values={"EgivenF": 0.1, "LanguageModel": 0.1, "PassThrough": -1.0},
+        init_values={"EgivenF": 0.2, "LanguageModel": 0.2, "PassThrough": -2.0},
+        init_scale=0.5,
         rounds=3,
         sentences=40,
     )
@@ -59,6 +60,21 @@ def test_stopped_and_resumed_equals_uninterrupted(parts: Parts, tmp_path: Path) 
     for name in FILES:
         one, other = ((tmp_path / run / name).read_bytes() for run in ("whole", "stopped"))
         assert one == other, name
+
+
+def test_the_scale_of_a_start_does_not_matter(
+    parts: Parts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for factor in (1.0, 1000.0, 1e-3):
+        path = tmp_path / f"{factor}"
+        path.write_text(f"EgivenF {0.1 * factor}\nLanguageModel {0.1 * factor}\n")
+        start = replace(parts, init_file=str(path), init_values={}, init_scale="auto", rounds=1)
+        weights = done(tmp_path / f"run{factor}", start).task.weights.to_dict()
+        found.append([weights[name] for name in ("EgivenF", "LanguageModel")])
+        assert "init.scale=" in capsys.readouterr().out
+    assert found[0] == pytest.approx(found[1], rel=0.05)
+    assert found[0] == pytest.approx(found[2], rel=0.05)
 
 
 def test_a_tuner_of_lists_and_a_folder_of_one_run(parts: Parts, tmp_path: Path) -> None:

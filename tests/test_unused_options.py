@@ -119,7 +119,7 @@ def draws_pairs(case: Case) -> bool:
 EFFECTS: list[tuple[Callable[[Case], bool], str]] = [
     (
         anywhere,
-        """seed resume overwrite callbacks device report init.{file values} data.{name
+        """seed resume overwrite callbacks device report init.{file values scale} data.{name
         source_language target_language} decoder.{_target_ k pop_limit max_span stack_size
         distortion_limit table_limit dev dev_scores test test_scores dense on_error features
         max_words unknown missing seconds keep_mb score sizes} tuner.{_target_ epochs
@@ -286,6 +286,7 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
         ),
         (["tuner.tune_on=train", "lm=full", "model.folds=3"], "lm=full takes the language model"),
         (["loss=ramp", "sampler=all"], "loss=ramp takes no sampler, and sampler=all would change"),
+        (["init=zero", "init.scale=2"], "all weights are 0, and init.scale"),
         (["init.file=x", "init.values.Glue=1"], "init.file has the weights, and init.values.Glue"),
         (["model.alignment_file=x", "model.aligner=hmm"], "model.alignment_file has the alignment"),
         (

@@ -68,6 +68,7 @@ def make_parts(cfg: DictConfig) -> Parts:
         dimension=cfg.regularizer.get("dimension"),
         init_file=cfg.init.get("file"),
         init_values=dict(cfg.init.get("values") or {}),
+        init_scale=cfg.init.scale,
         tune_on=options.tune_on,
         sentences=options.sentences,
         seed=cfg.seed,

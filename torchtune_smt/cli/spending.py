@@ -59,7 +59,7 @@ _METHODS: Final = {"decoder": "decode", "tuner": "round", "tuner.solver": "solve
 # Of the tuner's group: on what is tuned, what is kept of it, and when rounds end.
 _OF_RUNS: Final = "tune_on sentences checkpoint_minutes keep_lists patience result".split()
 _OF_OTHERS: Final[dict[str, Callable[[], set[str]]]] = {
-    "init": lambda: {"file", "values"},
+    "init": lambda: {"file", "values", "scale"},
     "features": lambda: {"templates"},
     "experiment": set,
     "data": lambda: {field.name for field in fields(Dataset)} - {"compounds"},

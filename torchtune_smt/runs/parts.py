@@ -121,6 +121,7 @@ class Parts:
     strategy, engine: return a parallel strategy, and where it computes.
     dimension ({"charts", "lists"} or int): OSCAR's d, or whose features are counted for it.
     init_file, init_values: the weights that tuning starts from.
+    init_scale ("auto" or float): they are multiplied by it; see `Tuning.scale_start`.
     required: features among `init_values` that must be there.
     tune_on ("dev", "train")
     sentences: so many of them, drawn with the seed.
@@ -152,6 +153,7 @@ class Parts:
     dimension: str | int | None = None
     init_file: str | None = None
     init_values: Mapping[str, float] = field(default_factory=dict)
+    init_scale: str | float = 1.0
     required: Collection[str] = ()
     tune_on: str = "dev"
     sentences: int | None = None
@@ -246,6 +248,8 @@ class Parts:
             unused |= {f"model.{name}": reason for name, reason in self.model.unused().items()}
         if self.init_file is not None:
             unused["init.values"] = "init.file has the weights"
+        elif not self.init_values:
+            unused["init.scale"] = "all weights are 0"
         return unused
 
     def _unused_data(self, named: Callable[[str], str], data: Mapping[str, Any]) -> dict[str, str]:

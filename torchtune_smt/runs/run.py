@@ -132,6 +132,8 @@ class Run:
             own.check_not_read(named, parts.left_alone(folder))
         # All weights 0 leave stored lists as they are.
         self._as_they_came = task.decoder.stored and not bool(task.weights.parameter.any())
+        if not resume:
+            self.tuning.scale_start(task)
         self.rounds = self.tuning.open(task, folder, resumed=resume)
         if not resume:
             # Now that nothing can be wrong with the options of this one.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from torch import Tensor
@@ -16,12 +16,19 @@ from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics import BleuPlusOne
-from torchtune_smt.metrics.base import Judge, Metric, Score, is_of_bleu, measure_of
+from torchtune_smt.metrics.base import (
+    Judge,
+    Metric,
+    Score,
+    is_of_bleu,
+    measure_of,
+    with_gains,
+)
 from torchtune_smt.parallel.base import Serial, Strategy, Work
 from torchtune_smt.parallel.decode import Decode, DecodeWorker
 from torchtune_smt.parallel.engine import Engine, InProcess, Worker
@@ -44,7 +51,10 @@ from torchtune_smt.tuners.grouping.steps import (
 from torchtune_smt.tuners.grouping.tuner import scale_solver
 from torchtune_smt.tuners.sentences import Evaluated, evaluate_by
 from torchtune_smt.tuners.solver import Solver
-from torchtune_smt.tuners.start import PulledFeatures, features_there
+from torchtune_smt.tuners.start import PulledFeatures, features_there, fitting_scale
+
+# Sentences whose lists say which scale fits the weights of the start.
+_SCALED_ON: Final = 100
 
 
 class Tuning:
@@ -179,6 +189,31 @@ class Tuning:
             result=parts.result,
             measure=measure,
         )
+
+    def scale_start(self, task: Task) -> None:
+        """Multiply the weights that tuning starts from by ``init.scale``.
+
+        For ``auto`` that is the scale that fits the loss of an online tuner's lists (see
+        `fitting_scale`), if the weights' own is more than twice as large, or less than half of it.
+        """
+        parts, scale = self._parts, self._parts.init_scale
+        parameter = task.weights.parameter.detach()
+        if scale == "auto":
+            if not parts.online or not bool(parameter.any()):
+                return
+            # What the sample's lists have besides is no feature of the run.
+            decoder, sentences = task.decoder.fork(), task.tuning.sample(_SCALED_ON, parts.seed)
+            lists = lists_of(decoder, sentences.sources, task.weights)
+            lists = with_gains(bind(parts.metric, decoder, sentences), lists)
+            found = fitting_scale(lists, task.weights, parts.loss, parts.sampler, (parts.seed, 0))
+            if found is None or 0.5 <= found <= 2:
+                return
+            scale = found
+            print(
+                f"init.scale={scale:g}: at so many times the weights of the start the loss of "
+                f"{len(sentences):,} sentences is least (init.scale=1 leaves them as they are)"
+            )
+        parameter *= float(scale)
 
     # OSCAR's d
 

@@ -1,20 +1,27 @@
-"""What tuning starts from: weights, and the features that OSCAR pulls at, whose number is its d."""
+"""What tuning starts from: weights, their scale, and the features that OSCAR pulls at: its d."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder, features_in_use
-from torchtune_smt.kbest.lists import Source
+from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.stored_lists import names_in
+from torchtune_smt.losses import Loss
 from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.regularizers.oscar_prox import given_dimension_error
+from torchtune_smt.samplers import PairSampler
+from torchtune_smt.tuners.gradient import gradient
 from torchtune_smt.tuners.grouping.steps import count_features
 
 
@@ -65,6 +72,40 @@ def weights_of_values(
             f"+init.values.{missing[0]}=VALUE, or all with init=file init.file=WEIGHTS"
         )
     return weights
+
+
+def fitting_scale(
+    lists: KBestLists,
+    weights: Weights,
+    loss: Loss,
+    sampler: PairSampler | None,
+    seed: Sequence[int],
+) -> float | None:
+    """Return by what factor the loss of some lists, with gains, is least under scaled weights.
+
+    The factor changes no translation, but neither losses nor the steps of optimizers are free of
+    scale: far from it, steps of the usual length change next to nothing, or undo the start.
+
+    Returns float, optional: between 2^-16 and 2^16, to three digits; None where the loss has no
+    minimum there, as a perceptron's, which is least at 0.
+    """
+    names, values = weights.features, weights.parameter.detach().numpy().astype(np.float64)
+
+    def mean(exponent: float) -> float:
+        scaled = FrozenWeights(names, values * 2.0**exponent)
+        try:
+            return gradient(lists, scaled, loss, sampler, seed).loss
+        except DivergenceError:
+            return math.inf
+
+    exponents = range(-16, 17)
+    means = [mean(exponent) for exponent in exponents]
+    least = int(np.argmin(means))
+    if not 0 < least < len(means) - 1 or means[least] == means[0]:
+        return None
+    around = (exponents[least - 1], exponents[least + 1])
+    found = minimize_scalar(mean, bounds=around, method="bounded", options={"xatol": 1e-3})
+    return float(f"{2.0**found.x:.3g}")
 
 
 class PulledFeatures:
