@@ -297,7 +297,7 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
             ["regularizer=none", "optimizer.regularize_each=epoch"],
             "regularizer=none pulls at no weight, and optimizer.regularize_each=epoch would",
         ),
-        (["regularizer=none", "tuner.towards=start"], "pulls at no weight, and tuner.towards=start"),
+        (["regularizer=none", "tuner.towards=start"], "pulls at no weight, and tuner.towards="),
         (
             [*FILES, "data.dev=[a,b]", "data.test=[a,b]", "data.folders=x"],
             "all data that are read are named by their files",

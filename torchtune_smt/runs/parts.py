@@ -295,7 +295,8 @@ class Parts:
                     f"{named('loss')} takes a step after each pair or list (loss.reduction=sum "
                     "does not)"
                 )
-        what_optimizers_do: tuple[str, ...] = ("optimizer.regularize_dense", "optimizer.regularize_each")
+        what_optimizers_do: tuple[str, ...]
+        what_optimizers_do = ("optimizer.regularize_dense", "optimizer.regularize_each")
         pulls_at_none = behaves_as(self.regularizer, NoRegularizer, "value", "prox")
         if not self.optimizer.regularizes:
             reason = f"{self.optimizer.name} takes no regularizer"
