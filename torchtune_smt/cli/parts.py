@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass
@@ -16,11 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import refuse_given
 from torchtune_smt.cli.options import check_values, chosen_name
-from torchtune_smt.cli.spending import (
-    learner_class,
-    taken_by_others,
-    tuner_takes,
-)
+from torchtune_smt.cli.spending import OF_RUNS, learner_class, taken_by_others, tuner_takes
 from torchtune_smt.cli.wire import (
     arguments,
     class_of,
@@ -69,20 +64,14 @@ def make_parts(cfg: DictConfig) -> Parts:
         init_file=cfg.init.get("file"),
         init_values=dict(cfg.init.get("values") or {}),
         init_scale=cfg.init.scale,
-        tune_on=options.tune_on,
-        sentences=options.sentences,
         seed=cfg.seed,
         threads=cfg.threads,
         folds=cfg.lm == "folds",
         device=cfg.device,
         rounds=options[f"{class_of(cfg, 'tuner').unit}s"],
-        patience=options.patience,
-        result=options.result,
-        unique=options.get("unique", "derivation"),
         scales=options.get("sparse") == "scale",
         on_dev=OmegaConf.to_container(options.get("dev") or OmegaConf.create()),  # type: ignore[arg-type]
-        keep_lists=options.get("keep_lists", True),
-        checkpoint_minutes=options.get("checkpoint_minutes", math.inf),
+        **{name: options[name] for name in OF_RUNS if name in options},
     )
     if "learning" in takes:
         # As an optimizer, its options have been checked.

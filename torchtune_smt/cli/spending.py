@@ -56,8 +56,9 @@ INJECTED: Final = {
 
 # What a class must have to be one of these at all: who makes the object says so.
 _METHODS: Final = {"decoder": "decode", "tuner": "round", "tuner.solver": "solve"}
-# Of the tuner's group: on what is tuned, what is kept of it, and when rounds end.
-_OF_RUNS: Final = "tune_on sentences checkpoint_minutes keep_lists patience result".split()
+OF_RUNS: Final = "tune_on sentences checkpoint_minutes keep_lists patience result unique".split()
+"""Of the tuner's group: on what is tuned, what is kept of it, when rounds end; as in `Parts`."""
+
 _OF_OTHERS: Final[dict[str, Callable[[], set[str]]]] = {
     "init": lambda: {"file", "values", "scale"},
     "features": lambda: {"templates"},
@@ -123,9 +124,9 @@ def taken_by_others(cfg: DictConfig, *, at_all: bool = True) -> set[str]:
     """Return the options of the group ``tuner`` that others than the tuner's class take."""
     kind = class_of(cfg, "tuner")
     names = argument_names(kind)
-    found = {*_OF_RUNS, f"{getattr(kind, 'unit', 'round')}s"}
-    if names & {"collector", "train"}:
-        found.add("unique")
+    found = {*OF_RUNS, f"{getattr(kind, 'unit', 'round')}s"}
+    if not names & {"collector", "train"}:
+        found.remove("unique")
     if names & {"solver", "dev"}:
         found.add("solver")
     if "solver" in names:

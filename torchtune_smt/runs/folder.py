@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final
 
 from torchtune_smt.core.errors import InputError
@@ -130,28 +130,16 @@ class RunFolder:
                     )
 
     def check_model_apart(self, model: Path) -> None:
-        """Raise InputError if a model that is built would lie where a run writes, or removes files.
-
-        A model may lie in a run's folder, beside what the run writes.
+        """Raise InputError if a model that is built would have the run's folder for its own.
 
         model: the model's folder, which need not be there.
         """
-        place, inner = Path(os.path.realpath(self.path)), Path(os.path.realpath(model))
-        if inner == place:
+        if os.path.realpath(self.path) == os.path.realpath(model):
             raise InputError(
                 "is model.folder and the folder of the run, and each needs its own; choose another "
                 f"{self.option}",
                 path=model,
             )
-        if inner.is_relative_to(place):
-            # From the run's folder on, as a path from the root: such a one is matched as a whole.
-            within = PurePath("/", inner.relative_to(place))
-            if any(one.match(f"/{own}") for one in (within, *within.parents) for own in _OWN):
-                raise InputError(
-                    "is model.folder, and a run writes or removes files of this name in its "
-                    "folder; choose another model.folder",
-                    path=model,
-                )
 
     def check_not_read(self, read: Iterable[tuple[str, Path]], kept: Collection[Path] = ()) -> None:
         """Raise InputError if a run would remove a file that it reads, or write over it.

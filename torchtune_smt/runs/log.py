@@ -113,9 +113,8 @@ class RunLog(Callback):
         values = {
             tag: value if type(value) is int else float(value) for tag, value in values.items()
         }
-        with writing(self._events):
-            for tag, value in values.items():
-                self._writer.add_scalar(tag, value, step)
+        for tag, value in values.items():
+            self._event("scalar", tag, value, step)
         with writing(self._path):
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
@@ -123,15 +122,12 @@ class RunLog(Callback):
 
     def text(self, tag: str, text: str, step: int | None = None) -> None:
         """Record a text (Markdown)."""
-        with writing(self._events):
-            self._writer.add_text(tag, text, step)
+        self._event("text", tag, text, step)
 
     def hparams(self, settings: dict[str, str | float], scores: dict[str, float]) -> None:
         """Record settings and final scores, for TensorBoard's table that compares runs."""
-        with writing(self._events):
-            self._writer.add_hparams(
-                settings, {f"hparam/{k}": v for k, v in scores.items()}, run_name="."
-            )
+        shown = {f"hparam/{name}": score for name, score in scores.items()}
+        self._event("hparams", settings, shown, run_name=".")
 
     def weights(self, step: int, weights: Weights) -> None:
         """Record each dense weight, and a histogram of the active weights of each template."""
@@ -148,13 +144,15 @@ class RunLog(Callback):
         """Record a histogram, if there are values."""
         # TensorBoard has no bins beyond; such weights are about to overflow.
         if values.size and np.abs(values).max() < 1e20:
-            with writing(self._events):
-                self._writer.add_histogram(tag, values, step)
+            self._event("histogram", tag, values, step)
 
     def image(self, tag: str, image: NDArray[np.uint8], step: int) -> None:
         """Record a picture (height, width, colours)."""
+        self._event("image", tag, image, step, dataformats="HWC")
+
+    def _event(self, kind: str, *values: Any, **options: Any) -> None:
         with writing(self._events):
-            self._writer.add_image(tag, image, step, dataformats="HWC")
+            getattr(self._writer, f"add_{kind}")(*values, **options)
 
     def _in_thread(self, failed: Any) -> None:
         """Do not print what ends TensorBoard's thread: the next that is recorded raises it."""

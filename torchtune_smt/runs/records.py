@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.resources import EXAMPLE, PACKAGE
@@ -164,26 +165,23 @@ def recorded_tuning(folder: Path) -> Tuning | None:
     found = _configuration(folder)
     if found is None:
         return None
-    path = folder / CONFIG
     tuner, seed = found.get("tuner"), found.get("seed")
     tuner = tuner if isinstance(tuner, dict) else {}
     tune_on, size = tuner.get("tune_on"), tuner.get("sentences")
-    sized = size is None or (type(size) is int and size > 0)
-    # What is there instead of a word may be huge when it is written out.
-    if not isinstance(tune_on, str) or tune_on not in ("dev", "train") or not sized:
-        tune_on = None
-    if tune_on is None or type(seed) is not int or seed < 0:
+    if not (
+        one_of("dev", "train").fits(tune_on)
+        and integer(1).or_null().fits(size)
+        and integer(0).fits(seed)
+    ):
+        path = folder / CONFIG
         raise InputError("does not say what was tuned on; the run folder is damaged", path=path)
     return Tuning(_data(found, folder), tune_on, size, seed)
 
 
-def _configuration(folder: Path) -> dict[str, Any] | None:
+def _configuration(folder: Path) -> Any:
     """Return the resolved configuration of a finished run; None if it recorded none."""
     path = folder / CONFIG
-    found: dict[str, Any] | None = None
-    if os.path.lexists(path):
-        found = read_yaml(path, dict, "configuration")
-    return found
+    return read_yaml(path, dict, "configuration") if os.path.lexists(path) else None
 
 
 def _data(configuration: dict[str, Any], folder: Path) -> dict[str, Any]:
