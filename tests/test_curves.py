@@ -13,7 +13,6 @@ import pytest
 from commands import Outcome, run_command
 from small_lists import put
 
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation.features import Contribution, Overlap, Spelling
 from torchtune_smt.evaluation.pictures import (
     draw_contributions,
@@ -107,15 +106,13 @@ def test_bad_arguments(sweep: Path, tmp_path: Path) -> None:
     assert "each of the 2 curves" in plot(tmp_path, sweep, "--labels", "a").err
     assert "must end with .png" in plot(tmp_path, sweep, "--output", "a.gif").err
     for path, message in ((tmp_path, "holds no run with metrics.jsonl"), (sweep / "0", "twice")):
-        with pytest.raises(InputError, match=message):
-            plot(tmp_path, sweep, path)
+        assert message in plot(tmp_path, sweep, path).err
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "a": "b"}\n')
-    with pytest.raises(InputError, match="metrics.jsonl:2: is no line"):
-        plot(tmp_path, tmp_path)
+    assert "metrics.jsonl:2: is no line" in plot(tmp_path, tmp_path).err
     for nothing in ("", '{"step": 1, "seconds/decoding": 2.0}\n'):
         (tmp_path / "metrics.jsonl").write_text(nothing)
-        with pytest.raises(InputError, match="has nothing to draw: nothing was measured yet"):
-            plot(tmp_path, tmp_path, sweep / "0", "--each")
+        said = "has nothing to draw: nothing was measured yet"
+        assert said in plot(tmp_path, tmp_path, sweep / "0", "--each").err
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
@@ -179,8 +176,8 @@ def test_a_timeline(sweep: Path, tmp_path: Path) -> None:
     (tmp_path / "a.png").unlink()
     svg = drawn(draw_timeline, read_metrics(tmp_path))
     assert "decoding" in svg and "learning" in svg
-    with pytest.raises(InputError, match="0: has no workers, of which there could be a timeline"):
-        plot(tmp_path, sweep / "0", "--timeline")
+    outcome = plot(tmp_path, sweep / "0", "--timeline")
+    assert "0: has no workers, of which there could be a timeline" in outcome.err
     assert "--timeline is of one run" in plot(tmp_path, tmp_path, sweep / "0", "--timeline").err
     for more in (["--smooth", "5"], ["--labels", "a"], ["--each"]):
         outcome = plot(tmp_path, tmp_path, "--timeline", *more, "--output", "a.png")

@@ -13,7 +13,6 @@ import pytest
 import torch
 from commands import example_source, example_target, run_command, write_few
 
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -272,6 +271,6 @@ def test_plot_of_a_run(tuned: Tuned, folder: Path) -> None:
         run_command("plot", "default", "metric", "--output", output, folder=folder).check()
         assert (folder / output).read_bytes().startswith(magic)
     weights = "default/weights.txt.gz"
-    with pytest.raises(InputError, match=f"{weights}:1: is no line of a metrics file"):
-        run_command("plot", "default", weights, "--output", "no.png", folder=folder)
+    outcome = run_command("plot", "default", weights, "--output", "no.png", folder=folder)
+    assert f"{weights}:1: is no line of a metrics file" in outcome.err
     assert not (folder / "no.png").exists()
