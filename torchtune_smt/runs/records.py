@@ -165,8 +165,8 @@ def recorded_tuning(folder: Path) -> Tuning | None:
     found = _configuration(folder)
     if found is None:
         return None
-    tuner, seed = found.get("tuner"), found.get("seed")
-    tuner = tuner if isinstance(tuner, dict) else {}
+    tuner: Any = found.get("tuner") if isinstance(found.get("tuner"), dict) else {}
+    seed = found.get("seed")
     tune_on, size = tuner.get("tune_on"), tuner.get("sentences")
     if not (
         one_of("dev", "train").fits(tune_on)
