@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import math
+import os
 import shutil
-from dataclasses import replace
+import threading
+from collections import Counter
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.text import RESERVED
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.data import kept_tokens
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus, write_corpus, written_lines
 from torchtune_smt.data.compounds import FILLERS, LEAST, CompoundSplitter
 from torchtune_smt.data.corpora import CORPORA, PublicCorpus, addresses, fetch
@@ -435,3 +439,45 @@ def test_what_is_published_is_what_experiments_are_on(
     fetched(corpus, tmp_path / "out", (tmp_path / "mirror").as_uri(), check=True)
     for part_name in PARTS:
         assert read(tmp_path / "out", part_name, source) == read(here, part_name, source)
+
+
+def test_tokens_are_kept_by_what_they_are_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    counted = Counter[str]()
+
+    @dataclass(frozen=True)
+    class Counting(Preprocessor):
+        def tokens(self, line: str) -> list[str]:
+            counted["lines"] += 1
+            return super().tokens(line)
+
+    def made(*lines: str, language: str = "en", copies: int) -> int:
+        path, text = write(tmp_path / "text", *lines), Counting(language)
+        counted.clear()
+        read = read_corpus(path, empty="skip", source_text=text).source
+        assert read == [words for line in lines if (words := Preprocessor(language).tokens(line))]
+        assert len(list((tmp_path / "caches/torchtune_smt/texts").iterdir())) == copies
+        return counted["lines"]
+
+    odd = (
+        "A  <b>\u0928\u093e\u092e\u200d</b>,\u2028x\x1fy http://a.b/c?d 1\u00a0000",
+        "",
+        "don't \u0085 (see)",
+    )
+    assert made(*odd, copies=1) == 3
+    assert made(*odd, copies=1) == 0
+    assert made(*odd, language="fr", copies=2) == 3
+    assert made(*odd, "", copies=3) == 4
+    for copy in (tmp_path / "caches").rglob("*.cache"):
+        copy.write_bytes(copy.read_bytes()[:-1])
+    assert made(*odd, "", copies=3) == 4
+    monkeypatch.setattr(kept_tokens, "KEPT", 1)
+    assert made("others", copies=1) == 1
+    assert made("others", copies=1) == 0
+    # What is read once is not asked what it holds.
+    os.mkfifo(tmp_path / "pipe")
+    threading.Thread(target=write, args=(tmp_path / "pipe", *odd)).start()
+    read_corpus(tmp_path / "pipe", empty="skip", source_text=Counting())
+    assert counted["lines"] == 3

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 import numpy as np
 
@@ -204,6 +204,9 @@ def _line(content: bytes, path: str | os.PathLike[str], number: int) -> str | Ba
         return BadLine(content, not_utf8(path, number))
 
 
+Line = TypeVar("Line")
+
+
 class UnequalLinesError(Exception):
     """Files that belong together have different numbers of lines, `counts`."""
 
@@ -212,7 +215,7 @@ class UnequalLinesError(Exception):
         self.counts = counts
 
 
-def parallel_lines(files: Sequence[Iterable[str]]) -> Iterator[tuple[str, ...]]:
+def parallel_lines(files: Sequence[Iterable[Line]]) -> Iterator[tuple[Line, ...]]:
     """Yield line n of all files, keeping none of them.
 
     Raises UnequalLinesError: after the last line of the shortest file.

@@ -17,9 +17,9 @@ from torchtune_smt.core.textio import (
     UnequalLinesError,
     atomic_writer,
     blocks_of_lines,
-    iterate_lines,
     parallel_lines,
 )
+from torchtune_smt.data.kept_tokens import tokens_of
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 from torchtune_smt.kbest.lists import Source
 
@@ -129,15 +129,18 @@ def read_corpus(
             "the source, as pairs of their own; or leave it out",
             path=references[1],
         )
-    files = [iterate_lines(path) for path in paths] if lines is None else lines
     texts = [source_text or _SPLIT_ONLY, *[target_text or _SPLIT_ONLY] * len(references)]
+    files: list[Iterable[list[str]]]
+    if lines is None:
+        files = [tokens_of(path, text) for path, text in zip(paths, texts, strict=True)]
+    else:
+        files = [map(text.tokens, one) for text, one in zip(texts, lines, strict=True)]
     of_target = RESERVED | UNKNOWN_WORDS if training else RESERVED
     reserved = [RESERVED, *[of_target] * len(references)]
     corpus = Corpus([], [], [])
     dropped: Counter[str] = Counter()
     number = 0
-    for number, row in enumerate(_rows(files, paths), start=1):
-        sides = [text.tokens(line) for text, line in zip(texts, row, strict=True)]
+    for number, sides in enumerate(map(list, _rows(files, paths)), start=1):
         reason = None
         for path, words, kept in zip(paths, sides, reserved, strict=True):
             if not words:
@@ -196,8 +199,10 @@ def check_length(words: Sequence[str], most: int, path: AnyPath, line: int) -> N
         )
 
 
-def _rows(files: Sequence[Iterable[str]], paths: Sequence[AnyPath]) -> Iterator[tuple[str, ...]]:
-    """Yield line n of each file; raise InputError where one ends before the others."""
+def _rows(
+    files: Sequence[Iterable[list[str]]], paths: Sequence[AnyPath]
+) -> Iterator[tuple[list[str], ...]]:
+    """Yield the words of line n of each file; raise InputError where one ends before the others."""
     try:
         yield from parallel_lines(files)
     except UnequalLinesError as error:
