@@ -1,17 +1,20 @@
 """How often significance tests reject.
 
     python scripts/experiments/bench/significance.py [--small] [--nulls N ...]
+    python scripts/experiments/bench/significance.py --table docs/results/lists/significance.csv
 
 Simulates pairs of systems that do not differ (nulls) and pairs that do, from statistics of
 sentences of the bundled example with noise in place of translation errors. Prints, for each test
 and for sacrebleu's own on the same pairs, the share of p-values up to some levels with its standard
 error, how far the p-values are from uniform (Kolmogorov and Smirnov's statistic), how often
-intervals hold the true score, and the time of a test.
+intervals hold the true score, and the time of a test. With --table, what `tune` reports alone,
+of every metric that it tunes to: randomisation and intervals, in a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -35,9 +38,13 @@ from torchtune_smt.evaluation.significance import (
     randomization_test,
     runs_test,
 )
+from torchtune_smt.kbest.measure import mean
 from torchtune_smt.metrics.corpus import METRICS, StatisticsExtractor
 
 LEVELS = (0.01, 0.05, 0.1)
+# What else is tuned to: a number for each hypothesis, here its own chrF, and a mix.
+TUNED = (*METRICS, "column", "mix")
+MIX = {"bleu": 0.5, "ter": 0.5}
 Test = Callable[[Float64, int, int], float]
 """Takes statistics [n, outputs, statistics], samples and a seed, and returns p."""
 Pair = Callable[[np.random.Generator], Float64]
@@ -92,8 +99,12 @@ def noisy(
 
 def measure(metric: str, outputs: Sequence[Sequence[str]], sentences: Sequence[str]) -> Population:
     """Return the statistics of some outputs for all sentences."""
-    extractor = StatisticsExtractor(metric, [[sentence] for sentence in sentences])
+    kind = {"column": "chrf", "mix": MIX}.get(metric, metric)
+    extractor = StatisticsExtractor(kind, [[sentence] for sentence in sentences])
     rows = np.stack([extractor.extract(output).rows for output in outputs], axis=1)
+    if metric == "column":
+        numbers = extractor.score_sums(rows)
+        return Population(np.stack([numbers, np.ones_like(numbers)], axis=-1), mean("").scores)
     return Population(rows, extractor.score_sums)
 
 
@@ -270,6 +281,35 @@ def compare_one_run(metric: str, population: Population, options: argparse.Names
             report(name, test, pair, options, options.sacrebleu)
 
 
+def write_table(populations: dict[str, Population], options: argparse.Namespace) -> None:
+    """Write how often randomisation rejects nulls of a metric, and what intervals hold."""
+    size = options.sentences
+    with open(options.table, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        shares = [f"p<={level}" for level in LEVELS]
+        writer.writerow(["metric", "of", "number", *shares, "distance", "excess", "covered"])
+        for metric, population in populations.items():
+            rows, score = population.rows, population.score
+            unlike = unlike_but_equal(rows[:, 0], rows[:, 3], rows[:, 4], score)
+            exchanged = Population(rows[:, [0, 1]], score)
+            equal = Population(np.stack([rows[:, 0], unlike], axis=1), score)
+            pairs: dict[str, Pair] = {
+                "swapped": lambda g, of=exchanged: swap(of.sentences(size, g), g),
+                "unlike": lambda g, of=equal: of.sentences(size, g),
+            }
+            for name, pair in pairs.items():
+                test = own(randomization_test, score)
+                p = p_values(test, pair, options.nulls, options.samples, options.seed)
+                found = [*(rejections(p, level) for level in LEVELS)]
+                found += distance_from_uniform(p), excess(p)
+                shown = [f"{x:.4f}" for x in found]
+                writer.writerow([metric, name, options.nulls, *shown, ""])
+            share, _ = coverage(population, size, options.samples, options.nulls)
+            blank = [""] * (len(LEVELS) + 2)
+            writer.writerow([metric, "interval", options.nulls, *blank, f"{share:.4f}"])
+            file.flush()
+
+
 def compare_several_runs(
     sentences: Sequence[str], generator: np.random.Generator, options: argparse.Namespace
 ) -> None:
@@ -301,7 +341,8 @@ def main() -> None:
     parser.add_argument(
         "--sacrebleu", type=int, default=500, help="pairs that its slower tests take"
     )
-    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=METRICS)
+    parser.add_argument("--metrics", nargs="+", choices=TUNED)
+    parser.add_argument("--table", help="a file for what tune reports, of every metric")
     parser.add_argument("--seed", type=int, default=0, help="of the pairs")
     parser.add_argument("--sentences", type=int, default=300)
     parser.add_argument("--samples", type=int, default=1000)
@@ -316,6 +357,11 @@ def main() -> None:
         noisy(sentences, [rate] * len(sentences), generator)
         for rate in (0.30, 0.36, 0.32, 0.15, 0.50)
     ]
+    options.metrics = options.metrics or (TUNED if options.table else METRICS)
+    populations = {metric: measure(metric, outputs, sentences) for metric in options.metrics}
+    if options.table:
+        write_table(populations, options)
+        return
     bounds = [f"{bound(level, options.nulls):.4f} at {level}" for level in LEVELS]
     print(
         f"{options.nulls:,} pairs (sacrebleu's tests: the first {options.sacrebleu:,}), "
@@ -323,7 +369,6 @@ def main() -> None:
         f"rejected at most, level and two standard errors: {', '.join(bounds)}. The distance of "
         f"uniform p-values is below {1.36 / math.sqrt(options.nulls):.3f} in 95%."
     )
-    populations = {metric: measure(metric, outputs, sentences) for metric in options.metrics}
     for metric, population in populations.items():
         compare_one_run(metric, population, options)
     if "bleu" in options.metrics:
