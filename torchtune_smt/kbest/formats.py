@@ -7,9 +7,9 @@ import os
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -18,11 +18,11 @@ import numpy as np
 from torchtune_smt.core.accepts import FINITE, one_of
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.offsets import runs
+from torchtune_smt.core.offsets import offsets, runs
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import BLANKS, finite_number, split_fields, split_words
 from torchtune_smt.core.text_kernels import POWERS, count_lines
-from torchtune_smt.core.textio import read_text, text_pieces
+from torchtune_smt.core.textio import text_pieces
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
@@ -62,6 +62,9 @@ Sizes = tuple[int, int, int, int]
 
 PIECE: Final = 1 << 22
 """Bytes that are parsed at a time."""
+
+# Values of a part of the lists that are read: an array of so many is given back to the system.
+_PART: Final = 1 << 23
 
 # What a sentence is called that has no number; other tools would take ``0x0`` and ``1_0`` for one.
 _NAME: Final = re.compile(r"(?!0x)(?=.*[A-Za-z]|[^ \t]+-)[^ \t]+")
@@ -192,9 +195,12 @@ def read_lists(
     path = Path(path)
     one_of(*get_args(Format)).or_null().check("format", format)
     FINITE.or_null().check("missing", missing)
-    data = read_text_of_lists(path) if text is None else text
-    layout = layout_of(data, format)
-    stored = _parsed(data, path, layout, words, features, ids, dense, missing, on_error)
+    pieces = _with_words(_read_pieces(path) if text is None else [text], path)
+    first = next(pieces)
+    layout = layout_of(first, format)
+    stored = _parsed(
+        chain([first], pieces), path, layout, words, features, ids, dense, missing, on_error
+    )
     return stored if shard else merged([stored], [path], strict=on_error == "error")
 
 
@@ -230,7 +236,7 @@ def stream_lists(
         layout = layout or layout_of(text, format)
         # The first line of the file, which says what the others must have, stands before each part.
         first = line - bool(head)
-        stored = _parsed(text, path, layout, None, features, ids, dense, missing, "error", first)
+        stored = _parsed([text], path, layout, None, features, ids, dense, missing, "error", first)
         lists = stored.lists
         if head:
             lists = lists.chosen(np.arange(1, lists.n_hypotheses))
@@ -267,7 +273,7 @@ def _last_sentence(text: bytearray) -> int:
 
 
 def _parsed(
-    data: bytearray,
+    pieces: Iterable[bytearray],
     path: Path,
     layout: Layout,
     words: Vocabulary | None,
@@ -278,10 +284,10 @@ def _parsed(
     on_error: OnError,
     first: int = 0,
 ) -> StoredLists:
-    """Return the lists of a text, whose lines are `first` + 1 and so on; see `read_lists`."""
+    """Return the lists of pieces of a text, whose lines are `first` + 1 and so on."""
     moses = layout.form != kernels.CDEC
     example = "Label= 0.5" if moses else "name=0.5"
-    assembler = ListAssembler(data, path, words, features, on_error, example, missing)
+    assembler = ListAssembler(pieces, path, words, features, on_error, example, missing)
     if layout.named:
         assembler.ids = Vocabulary() if ids is None else ids
     if layout.form == kernels.UNLABELLED:
@@ -315,16 +321,29 @@ def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
 
     Raises InputError: the file cannot be read, is empty, or one of Moses's tuning files.
     """
-    text = read_text(path, refused=_TUNING_FILES)
-    if re.search(rb"[^ \t\n]", text) is None:
-        raise InputError("is empty; k-best lists are expected", path=path)
-    return text
+    return bytearray().join(_with_words(_read_pieces(path), path))
+
+
+def _read_pieces(path: str | os.PathLike[str]) -> Iterator[bytearray]:
+    return text_pieces(path, max(PIECE, _LOOKED_AT), _TUNING_FILES)
+
+
+def _with_words(pieces: Iterable[bytearray], path: str | os.PathLike[str]) -> Iterator[bytearray]:
+    """Yield pieces of a text, the first of which has a word; raise InputError if none has."""
+    blank, left = bytearray(), iter(pieces)
+    for piece in left:
+        blank += piece
+        if re.search(rb"[^ \t\n]", piece):
+            yield blank
+            yield from left
+            return
+    raise InputError("is empty; k-best lists are expected", path=path)
 
 
 class ListAssembler:
     """Puts the parsed pieces of a file together, and deals with their faults.
 
-    text: lines of the file.
+    pieces: of its text, whole lines; none is held longer than it takes to parse it.
     path: what errors call it.
     on_error ("error", "skip")
     example: how a feature is written.
@@ -333,7 +352,7 @@ class ListAssembler:
 
     def __init__(
         self,
-        text: bytearray,
+        pieces: Iterable[bytearray],
         path: Path,
         words: Vocabulary | None,
         features: Vocabulary | None,
@@ -347,7 +366,8 @@ class ListAssembler:
         self.ids: Vocabulary | None = None
         self.dense_names: list[str] = []
         self.skipped: Counter[str] = Counter()
-        self._text: UInt8 = np.frombuffer(text, np.uint8)
+        self._pieces = pieces
+        self._text: UInt8 = np.empty(0, np.uint8)  # names of labels, then the piece at hand
         self._labels: Int64 = np.empty((kernels.MAX_LABELS, 4), np.int64)
         self._path = path
         self._strict = on_error == "error"
@@ -359,19 +379,21 @@ class ListAssembler:
         self._faulty: list[Int64] = []  # the sentence numbers of lines with a fault
         self.n_lines = 0
         self._parts: list[KBestLists] = []
+        self._open: list[KBestLists] = []  # which make one part together
 
     def parsed(self, layout: Layout) -> Iterator[tuple[Piece, Sizes, Int64]]:
         """Yield the text in parsed pieces: how much each holds, and its lines' numbers, from 0."""
         roles = np.array(layout.roles, np.int64)
         seen: Int64 = np.empty(kernels.MAX_LABELS, np.int64)
         n_labels, line = -1, 0
-        for start, stop in _pieces(self._text):
-            lines, tokens = count_lines(self._text[start:stop])
+        for text in chain.from_iterable(map(_split, self._pieces)):
+            start = self._renew(text, max(n_labels, 0))
+            lines, tokens = count_lines(self._text[start:])
             piece = Piece.empty(lines, tokens)
-            broken = self._blank_invalid(start, stop)
+            broken = self._blank_invalid(start)
             sizes, n_labels = kernels.parse_lines(
-                self._text, start, stop, layout.form, layout.width, roles, layout.named, POWERS,
-                self._labels, n_labels, seen,
+                self._text, start, self._text.size, layout.form, layout.width, roles,
+                layout.named, POWERS, self._labels, n_labels, seen,
                 self._missing is None, piece,
             )  # fmt: skip
             if layout.form == kernels.MOSES:
@@ -383,6 +405,15 @@ class ListAssembler:
                 self._name(piece)
             yield piece, sizes, np.arange(line, line + lines)
             line += lines
+
+    def _renew(self, text: bytearray, n_labels: int) -> int:
+        """Take the next piece of the text; return where it begins, behind the labels' names."""
+        labels = self._labels[:n_labels]
+        names = [self._text[begin:end].tobytes() for begin, end in labels[:, :2].tolist()]
+        bounds = offsets([len(name) for name in names])
+        labels[:, 0], labels[:, 1] = bounds[:-1], bounds[1:]
+        self._text = np.frombuffer(bytearray().join([*names, text]), np.uint8)
+        return int(bounds[-1])
 
     def _name(self, piece: Piece) -> None:
         """Number the sentences of a piece by their names."""
@@ -434,7 +465,15 @@ class ListAssembler:
             ids=self.ids,
         )
         if kept.size:
-            self._parts.append(part if kept.size == lines else part.chosen(kept))
+            self._open.append(part if kept.size == lines else part.chosen(kept))
+        if sum(part.rows.feature.size for part in self._open) >= _PART:
+            self._close()
+
+    def _close(self) -> None:
+        """Make one part of those that are open."""
+        if self._open:
+            self._parts.append(KBestLists.joined(self._open))
+            self._open = []
 
     def check(self, piece: Piece, line: Int64) -> Int64:
         """Return the slots without a fault; raise, or count, the others; see `add`.
@@ -456,6 +495,7 @@ class ListAssembler:
 
     def without_colon(self) -> list[str]:
         """Return the names without a colon: all, or those of the first line if none may lack."""
+        self._close()
         used: Bool = np.zeros(len(self.features), np.bool_)
         for part in self._parts[: 1 if self._missing is None else None]:
             used[part.row(0)[0] if self._missing is None else part.rows.feature] = True
@@ -476,15 +516,18 @@ class ListAssembler:
         ids = self.features.lookup(names_in(self.features, dense)).tolist()
         known = [id for id in ids if id >= 0]
         column[known] = np.arange(len(known))
-        settled = [self._settled(part, column, np.array(known, np.int32)) for part in self._parts]
-        parts = [part for part in settled if part.n_hypotheses]
-        if not parts:
+        self._close()
+        lists = KBestLists.gathered(
+            self._settled(self._parts.pop(0), column, np.array(known, np.int32))
+            for _ in range(len(self._parts))
+        )
+        if not lists.n_hypotheses:
             raise InputError(
                 f"no hypothesis is left ({listed(self.skipped) or 'no lines'}); check the format",
                 path=self._path,
             )
-        lists = KBestLists.joined(parts)
-        lists = lists.chosen(self._in_order(lists)).by_sentence()
+        kept = self._in_order(lists)
+        lists = (lists if kept.size == lists.n_hypotheses else lists.chosen(kept)).by_sentence()
         last = int(lists.index[-1])
         # Sentences count of which all lines have a fault, unless the number belongs to the fault.
         most = last + self.n_lines
@@ -566,12 +609,12 @@ class ListAssembler:
         )
         return InputError(message, path=self._path, line=line)
 
-    def _blank_invalid(self, start: int, stop: int) -> list[int]:
+    def _blank_invalid(self, start: int) -> list[int]:
         """Overwrite lines that are not UTF-8 with blanks; return which ones of the piece.
 
         The number of the sentence stays.
         """
-        data = self._text[start:stop].tobytes()
+        data = self._text[start:].tobytes()
         if _is_utf8(data):
             return []
         lines = data.split(b"\n")[:-1]
@@ -622,15 +665,13 @@ class ListAssembler:
         return next(iter(split_words(rest)), "the end of the line")
 
 
-def _pieces(text: UInt8) -> list[tuple[int, int]]:
-    """Return (begin, end) of pieces that end with a line."""
-    bounds = [0]
-    while bounds[-1] < text.size:
-        stop = min(bounds[-1] + PIECE, text.size)
-        while text[stop - 1] != ord("\n"):
-            stop += 1
-        bounds.append(stop)
-    return list(pairwise(bounds))
+def _split(text: bytearray) -> Iterator[bytearray]:
+    """Yield whole lines of a text, `PIECE` bytes or a little more at a time."""
+    begin = 0
+    while begin < len(text):
+        end = text.index(b"\n", min(begin + PIECE, len(text)) - 1) + 1
+        yield text[begin:end]
+        begin = end
 
 
 class Layout(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -220,6 +220,23 @@ class KBestLists(Hypotheses):
             begin=joined_offsets([part.begin for part in parts]),
             **_together(parts),
         )
+
+    @classmethod
+    def gathered(cls, parts: Iterable[KBestLists]) -> KBestLists:
+        """Return the lists of parts that are made one after the other, as `joined` does.
+
+        Their rows do not lie in memory beside those of the result; see `Rows.gathered`.
+        """
+        rest: list[KBestLists] = []
+        none = Rows.of_dicts([], Vocabulary())
+
+        def rows() -> Iterator[Rows]:
+            for part in parts:
+                rest.append(replace(part, rows=none))
+                yield part.rows
+
+        rows_of_all = Rows.gathered(rows())
+        return replace(cls.joined(rest), rows=rows_of_all)
 
     @classmethod
     def of_strings(

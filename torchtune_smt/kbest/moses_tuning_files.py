@@ -84,14 +84,14 @@ def read_tuning_files(
     sentence = np.repeat([b.sentence for b in blocks], [b.size for b in blocks])
     statistics: Int32 = np.empty((line.size, 10), np.int32)
     lost: Bool = np.zeros(line.size, np.bool_)
-    scores = ListAssembler(score_text, scores_path, None, None, on_error, "1")
+    scores = ListAssembler([score_text], scores_path, None, None, on_error, "1")
     for piece, _, lines in scores.parsed(_values(_STATISTICS)):
         piece.sentence[:] = sentence[lines]
         statistics[lines] = _statistics(piece)
         lost[lines] = piece.fault != kernels.FINE
         scores.check(piece, score_line[lines])
     example = "name=0.5 after the dense values"
-    assembler = ListAssembler(text, features_path, None, features, on_error, example, missing)
+    assembler = ListAssembler([text], features_path, None, features, on_error, example, missing)
     assembler.set_dense(names)
     for piece, sizes, lines in assembler.parsed(_values(len(names))):
         piece.sentence[:] = sentence[lines]
