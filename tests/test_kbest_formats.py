@@ -58,6 +58,7 @@ def names_of(stored: StoredLists) -> list[str]:
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts are parsed as a whole, and in pieces of some lines."""
     monkeypatch.setattr(formats, "PIECE", request.param)
+    monkeypatch.setattr(formats, "_PART", request.param)
 
 
 NAMES = st.sampled_from(["LM", "a=b", "id:x", "größe", "A_b", "w~="])
