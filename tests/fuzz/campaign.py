@@ -1,24 +1,31 @@
-"""Runs cases in a worker process, and tells apart what became of them."""
+"""Runs cases in a process of its own, which may crash, and tells apart what became of them."""
 
 from __future__ import annotations
 
-import json
+import faulthandler
 import os
-import select
-import shutil
+import resource
 import signal
-import subprocess
-import sys
 import tempfile
+import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
-_WORKER = Path(__file__).parent / "worker.py"
+from targets import Check, Different, load_targets
+
+from torchtune_smt.core.errors import InputError
+
 # Seconds of wall-clock time; opening a target may compile kernels.
 _TO_OPEN = 900.0
 _FOR_A_CASE = 60.0
+# Bytes of address space: a damaged size must not take the machine's memory.
+_MEMORY = 16 << 30
 
 GOOD = ("refused", "same", "taken")
 BAD = ("different", "crash", "hang", "traceback")
@@ -28,13 +35,9 @@ BAD = ("different", "crash", "hang", "traceback")
 class Findings:
     """What became of the cases of one target.
 
-    Attributes
-    ----------
-    counts : Counter of str
-        Numbers of cases by what became of them: `GOOD` and `BAD`.
-    bad : list of (case, what, detail)
-    seconds : float
-        CPU time of the cases.
+    counts: numbers of cases by what became of them: `GOOD` and `BAD`.
+    bad: case, what, and detail of each that is bad.
+    seconds: CPU time of the cases.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -58,30 +61,25 @@ class Findings:
 
 
 class Campaign:
-    """A worker process, started anew after each crash and hang.
+    """A process that runs cases, started anew after each crash and hang.
 
-    Parameters
-    ----------
-    modules : list of str
-        Those that have the targets.
-    for_a_case : float
-        Seconds after which a case hangs.
+    modules: those that have the targets.
+    for_a_case: seconds after which a case hangs.
     """
 
     def __init__(self, modules: list[str], *, for_a_case: float = _FOR_A_CASE) -> None:
-        self._modules = modules
-        self._for_a_case = for_a_case
-        self._process: subprocess.Popen[bytes] | None = None
+        self._modules, self._for_a_case = modules, for_a_case
+        self._process: Any = None
         self._opened: set[str] = set()
-        self._folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
-        self._errors = self._folder / "errors"
+        # What a process that is killed leaves behind lies where it is cleared.
+        self._folder = tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True)
 
     def __enter__(self) -> Campaign:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.cleanup()
 
     def run(self, target: str, cases: Iterable[int], *, seconds: float = float("inf")) -> Findings:
         """Run cases of a target, until they have taken so much CPU time."""
@@ -98,54 +96,74 @@ class Campaign:
 
     def run_case(self, target: str, case: int) -> tuple[str, str, float]:
         """Run one case; return what became of it, what there is to say, and its CPU time."""
-        self._open(target)
-        return self._ask(f"{target} {case}", self._for_a_case)
+        if target not in self._opened:
+            what, detail, _ = self._ask(target, None, _TO_OPEN)
+            if what != "opened":
+                raise RuntimeError(f"{target} cannot be opened: {what}\n{detail}")
+            self._opened.add(target)
+        return self._ask(target, case, self._for_a_case)
 
-    def _open(self, target: str) -> None:
-        if self._process is not None and target in self._opened:
-            return
-        what, detail, _ = self._ask(f"{target} open", _TO_OPEN)
-        if what != "opened":
-            raise RuntimeError(f"{target} cannot be opened: {what}\n{detail}")
-        self._opened.add(target)
-
-    def _ask(self, question: str, limit: float) -> tuple[str, str, float]:
-        process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(question.encode() + b"\n")
-            process.stdin.flush()
-            ready, _, _ = select.select([process.stdout], [], [], limit)
-        except BrokenPipeError:
-            ready = [process.stdout]
-        if not ready:
+    def _ask(self, target: str, case: int | None, limit: float) -> tuple[str, str, float]:
+        if self._process is None:
+            # No fork: this process has threads.
+            context = get_context("spawn")
+            self._asked, theirs = context.Pipe()
+            arguments = theirs, self._modules, self._folder.name
+            self._process = context.Process(target=_answer, args=arguments, daemon=True)
+            self._process.start()
+            theirs.close()
+        self._asked.send((target, case))
+        if not self._asked.poll(limit):
             self._stop()
             return "hang", f"no answer within {limit:.0f} seconds", limit
-        answer = process.stdout.readline()
-        if answer:
-            what, detail, seconds = json.loads(answer)
-            return what, detail, seconds
-        code = process.wait()
-        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        detail = f"{name}\n{self._errors.read_text('utf-8', 'replace')[-4000:]}"
-        self._stop()
-        return "crash", detail, 0.0
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", str(_WORKER), *self._modules],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                # What a process that is killed leaves behind lies where it is cleared.
-                env=os.environ | {"TMPDIR": str(self._folder)},
-            )
-        return self._process
+        try:
+            found: tuple[str, str, float] = self._asked.recv()
+            return found
+        except EOFError:
+            self._process.join()
+            code = self._process.exitcode
+            self._stop()
+            return "crash", signal.Signals(-code).name if code < 0 else f"exit code {code}", 0.0
 
     def _stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.join()
+            self._asked.close()
         self._process = None
         self._opened.clear()
+
+
+def _answer(questions: Connection, modules: list[str], folder: str) -> None:
+    """Answer until nobody asks any more: each question is a target and a case, or None to open."""
+    faulthandler.enable()
+    # Whatever is printed is none of a test's output.
+    os.dup2(2, 1)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
+    targets = load_targets(modules)
+    checks: dict[str, Check] = {}
+    while True:
+        try:
+            name, case = questions.recv()
+        except EOFError:
+            return
+        begin = time.process_time()
+        if case is None:
+            checks[name] = targets[name].open(Path(tempfile.mkdtemp(prefix=name)))
+            what, detail = "opened", ""
+        else:
+            what, detail = _outcome(checks[name], case)
+        questions.send((what, detail, time.process_time() - begin))
+
+
+def _outcome(check: Check, case: int) -> tuple[str, str]:
+    """Return what became of a case, and what there is to say about it."""
+    try:
+        return check(case), ""
+    except InputError as error:
+        return "refused", str(error)
+    except Different as error:
+        return "different", str(error)
+    except BaseException:
+        return "traceback", traceback.format_exc()

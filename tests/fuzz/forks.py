@@ -22,18 +22,11 @@ _TO_END: Final = 30.0
 class Blow:
     """What happens to a command.
 
-    Attributes
-    ----------
-    moment : float
-        When, in seconds of its CPU time, which does not depend on what else runs.
-    stop : signal, optional
-        Sent then instead of killing it; Ctrl-C goes to its workers, too, as in a terminal.
-    lines : int, optional
-        The moment is one of the wall clock instead, counted from when `log` has so many lines: a
+    moment: when, in seconds of its CPU time, which does not depend on what else runs.
+    stop: sent then instead of killing it; Ctrl-C goes to its workers, too, as in a terminal.
+    lines: the moment is one of the wall clock instead, counted from when `log` has so many lines: a
         command whose workers compute takes little time itself.
-    log : Path, optional
-    worker : random.Random, optional
-        Draws a worker, which is killed instead, as soon as there is one. Needs `lines`.
+    worker: draws a worker, which is killed instead, as soon as there is one. Needs `lines`.
     """
 
     moment: float
@@ -52,18 +45,11 @@ class Blow:
 class End:
     """How a command ended.
 
-    Attributes
-    ----------
-    code : int
-        Its exit code, or the negative number of the signal that killed it.
-    killed : bool
-        Whether its blow killed it.
-    lost : int
-        How many of its workers were killed.
-    left : list of str
-        The commands of its processes that live on.
-    cpu, wall : float
-        What it took, in seconds of CPU time and by the wall clock.
+    code: its exit code, or the negative number of the signal that killed it.
+    killed: whether its blow killed it.
+    lost: how many of its workers were killed.
+    left: the commands of its processes that live on.
+    cpu, wall: what it took, in seconds of CPU time and by the wall clock.
     """
 
     code: int

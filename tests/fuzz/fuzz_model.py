@@ -100,23 +100,6 @@ def _damaged(of_target: str, source: type[BuiltModel], folder: Path) -> Check:
     return check
 
 
-def _damaged_grammar(folder: Path) -> Check:
-    build(folder / "model")
-    model = load_model(folder / "model", folds=True)
-    expected = translations(model)
-    path = folder / "grammar"
-    whole = (folder / "model" / "grammar").read_bytes()
-
-    def check(case: int) -> Verdict:
-        path.write_bytes(mutated(whole, drawer("grammar", case)))
-        loaded = load_grammar(path)
-        if translations(replace(model, grammar=loaded)) != expected:
-            raise Different("the translations are others")
-        return "same"
-
-    return check
-
-
 def _forged(folder: Path) -> Check:
     build(folder / "model")
     model = load_model(folder / "model", folds=True)
@@ -157,6 +140,5 @@ TARGETS = {
     "grammar-copy-forged": Target(_forged_copy),
     "model-folder": Target(partial(_damaged, "model-folder", BitextModel)),
     "phrase-model-folder": Target(partial(_damaged, "phrase-model-folder", PhraseModel), 100),
-    "grammar": Target(_damaged_grammar),
     "grammar-forged": Target(_forged),
 }

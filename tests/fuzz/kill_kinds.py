@@ -30,14 +30,9 @@ _SHARDS: Final = [*_ONLINE, "tuner.epochs=12", "parallel.shards=3", "engine.work
 class Kind:
     """A command that is killed.
 
-    Attributes
-    ----------
-    command : list of str
-        Without the folder that it writes to.
-    exact : bool
-        Whether the result is that of an undisturbed one, to the last bit.
-    workers : bool
-        Whether processes compute.
+    command: without the folder that it writes to.
+    exact: whether the result is that of an undisturbed one, to the last bit.
+    workers: whether processes compute.
     """
 
     command: list[str]

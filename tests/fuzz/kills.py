@@ -79,12 +79,7 @@ def steps(folder: Path) -> list[int]:
 
 
 class Kills:
-    """The cases of one kind, in a folder of their own.
-
-    Parameters
-    ----------
-    kind : str
-    """
+    """The cases of one kind, in a folder of their own."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

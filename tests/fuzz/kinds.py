@@ -17,13 +17,7 @@ KINDS = (
 
 
 class Surroundings:
-    """A folder of the user's beside the one that is worked in; nothing may change there.
-
-    Parameters
-    ----------
-    folder : Path
-        It is made.
-    """
+    """A folder of the user's beside the one that is worked in; nothing may change there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -19,14 +19,8 @@ def mutated(
 ) -> bytes:
     """Return `data` after one to four pieces of damage.
 
-    Parameters
-    ----------
-    data : bytes
-    draw : random.Random
-    others : sequence of bytes
-        Other inputs of the same kind: pieces of them are put in.
-    tokens : sequence of bytes
-        Strings that mean something in such inputs: they are put in, too.
+    others: other inputs of the same kind: pieces of them are put in.
+    tokens: strings that mean something in such inputs: they are put in, too.
     """
     kinds: list[Callable[[bytearray, random.Random], bytearray]] = list(_KINDS)
     if others:

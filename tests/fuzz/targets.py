@@ -25,12 +25,8 @@ class Different(Exception):
 class Target:
     """One kind of input.
 
-    Parameters
-    ----------
-    open : callable
-        Prepares everything in an empty folder, and returns the check.
-    cases : int
-        How many the tests run; `make fuzz` knows no end.
+    open: prepares everything in an empty folder, and returns the check.
+    cases: how many the tests run; `make fuzz` knows no end.
     """
 
     open: Callable[[Path], Check]
