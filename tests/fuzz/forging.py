@@ -1,19 +1,96 @@
-"""Archives that are whole, with checksums that are right, and say something impossible."""
+"""Targets of files that are damaged, and of archives that are whole and say what cannot be."""
 
 from __future__ import annotations
 
 import random
+import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mutations import mutated
 from numpy.typing import NDArray
+from targets import Check, Different, Target, Verdict, drawer
 
 from torchtune_smt.core.archive import Archive, Stored
+from torchtune_smt.core.errors import DivergenceError
 
 _NUMBERS = (0, 1, -1, 2, 7, -2, 127, 2**31 - 1, -(2**31), 2**31, 2**40, 2**63 - 1, -(2**63))
 _REALS = (0.0, -0.0, 1.0, -1.0, 1e-310, 1e308, float("inf"), float("-inf"), float("nan"))
 _TYPES = ("|u1", "<i2", "<i4", "<i8", "<f4", "<f8")
+
+
+def damaged(
+    target: str,
+    write: Callable[[Path], object],
+    result: Callable[[Path, Path], object],
+    cases: int = 200,
+) -> Target:
+    """Return the target of a folder, one of whose files is damaged.
+
+    write: makes the folder.
+    result: what comes of the folder, given the file; it must be the same, or an error.
+    """
+
+    def open(folder: Path) -> Check:
+        whole, place = folder / "whole", folder / "place"
+        write(whole)
+        found = [path for path in sorted(whole.rglob("*")) if path.is_file()]
+        names = [path.relative_to(whole) for path in found]
+        contents = [path.read_bytes() for path in found]
+        shutil.copytree(whole, place)
+        expected = cache(lambda name: result(whole, name))
+
+        def check(case: int) -> Verdict:
+            draw = drawer(target, case)
+            number = draw.randrange(len(names))
+            path = place / names[number]
+            path.write_bytes(mutated(contents[number], draw, contents))
+            try:
+                if result(place, names[number]) != expected(names[number]):
+                    raise Different(f"with another {names[number]}")
+            finally:
+                path.write_bytes(contents[number])
+            return "same"
+
+        return check
+
+    return Target(open, cases)
+
+
+def forged(
+    target: str,
+    archive: Archive,
+    write: Callable[[Path], object],
+    use: Callable[[Path, Path], object],
+) -> Target:
+    """Return the target of a folder, one of whose archives of a kind says something else.
+
+    use: does what can be done with the folder, given the archive; None: it was left alone.
+    """
+
+    def open(folder: Path) -> Check:
+        write(folder / "place")
+        paths = [path for path in sorted(folder.rglob("*")) if archive.is_at(path)]
+        wholes = {path: (archive.read(path), path.read_bytes()) for path in paths}
+
+        def check(case: int) -> Verdict:
+            draw = drawer(target, case)
+            path = draw.choice(paths)
+            stored, content = wholes[path]
+            write_forged(path, archive, stored, draw)
+            try:
+                return "refused" if use(folder / "place", path) is None else "taken"
+            except DivergenceError:
+                return "refused"
+            finally:
+                path.write_bytes(content)
+
+        return check
+
+    return Target(open)
 
 
 def write_forged(path: Path, archive: Archive, whole: Stored, draw: random.Random) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from forging import write_forged
-from mutations import mutated
-from targets import Check, Different, Target, Verdict, drawer
+from forging import damaged, forged
 
-from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest import segment
@@ -118,46 +115,15 @@ def result(path: Path, kind: int) -> list[object]:
     return [numbers, tensors, names, _work_on(weights, tuner.optimizer)]
 
 
-def _damaged(folder: Path) -> Check:
-    contents, expected = [], []
-    path, beside = folder / "checkpoint", folder / "checkpoint.names"
+def _write_all(folder: Path) -> None:
     for kind in range(len(_OPTIMIZERS)):
-        write(path, kind)
-        contents.append(path.read_bytes())
-        expected.append(result(path, kind))
-    names = beside.read_bytes()
-
-    def check(case: int) -> Verdict:
-        draw = drawer("checkpoint", case)
-        kind = draw.randrange(len(contents))
-        of_names = draw.random() < 0.2
-        path.write_bytes(contents[kind] if of_names else mutated(contents[kind], draw, contents))
-        beside.write_bytes(mutated(names, draw, contents) if of_names else names)
-        if result(path, kind) != expected[kind]:
-            raise Different("the run goes on with something else")
-        return "same"
-
-    return check
+        (folder / str(kind)).mkdir(parents=True)
+        write(folder / str(kind) / "checkpoint", kind)
 
 
-def _forged(folder: Path) -> Check:
-    path = folder / "checkpoint"
-    wholes = []
-    for kind in range(len(_OPTIMIZERS)):
-        write(path, kind)
-        wholes.append(checkpoint.ARCHIVE.read(path))
-
-    def check(case: int) -> Verdict:
-        draw = drawer("checkpoint-forged", case)
-        kind = draw.choice((0, 0, *range(len(wholes))))
-        write_forged(path, checkpoint.ARCHIVE, wholes[kind], draw)
-        try:
-            result(path, kind)
-        except DivergenceError:
-            return "refused"
-        return "taken"
-
-    return check
+def _result(folder: Path, name: Path) -> list[object]:
+    kind = name.parent.name
+    return result(folder / kind / "checkpoint", int(kind))
 
 
 def _kbest(sentence: int, draw: np.random.Generator) -> KBest:
@@ -209,50 +175,15 @@ def _use(lists: ListStore) -> list[object]:
     return [*found, start.tolist(), lists.features().tolist(), new]
 
 
-def _damaged_lists(folder: Path) -> Check:
-    whole, place = folder / "whole", folder / "lists"
-    state = fill(whole).state_dict()
-    expected = _use(ListStore.open(whole, n_dense=_DENSE))
-    names = sorted(path.name for path in whole.iterdir())
-    shutil.copytree(whole, place)
-    contents = {name: (whole / name).read_bytes() for name in names}
-
-    def check(case: int) -> Verdict:
-        draw = drawer("lists", case)
-        name = draw.choice(names)
-        (place / name).write_bytes(mutated(contents[name], draw, list(contents.values())))
-        try:
-            lists = ListStore.open(place, n_dense=_DENSE)
-            lists.load_state_dict(state)
-            if _use(lists) != expected:
-                raise Different("the lists are others")
-        finally:
-            (place / name).write_bytes(contents[name])
-        return "same"
-
-    return check
+@cache
+def _state(folder: Path) -> dict[str, Any]:
+    return fill(folder).state_dict()
 
 
-def _forged_lists(folder: Path) -> Check:
-    whole, place = folder / "whole", folder / "lists"
-    fill(whole)
-    names = sorted(path.name for path in whole.iterdir())
-    shutil.copytree(whole, place)
-    contents = {name: segment.ARCHIVE.read(whole / name) for name in names}
-
-    def check(case: int) -> Verdict:
-        draw = drawer("lists-forged", case)
-        name = draw.choice(names)
-        write_forged(place / name, segment.ARCHIVE, contents[name], draw)
-        try:
-            _use(ListStore.open(place, n_dense=_DENSE))
-        except DivergenceError:
-            return "refused"
-        finally:
-            shutil.copyfile(whole / name, place / name)
-        return "taken"
-
-    return check
+def _result_of_lists(folder: Path, _: Path) -> list[object]:
+    lists = ListStore.open(folder, n_dense=_DENSE)
+    lists.load_state_dict(_state(folder.with_name("another")))
+    return _use(lists)
 
 
 def _grouping(folder: Path) -> Rounds:
@@ -266,8 +197,7 @@ def _grouping(folder: Path) -> Rounds:
     return Rounds(tuner, tuner.score)
 
 
-def _forged_grouping(folder: Path) -> Check:
-    path = folder / "checkpoint"
+def _write_grouping(folder: Path) -> None:
     for name in ("a", "b"):
         fill(folder / name)
     run = _grouping(folder)
@@ -281,37 +211,39 @@ def _forged_grouping(folder: Path) -> Check:
     tuner.dev.progress = Progress(round=2, sentences=4, best=best)
     tuner.dev.tuner.moved, tuner.dev.tuner.earlier = 0.5, 1
     run.progress.sentences = 4
-    save_checkpoint(path, tuner.weights, run, _FINGERPRINT)
-    whole = checkpoint.ARCHIVE.read(path)
-
-    def check(case: int) -> Verdict:
-        draw = drawer("grouping-forged", case)
-        write_forged(path, checkpoint.ARCHIVE, whole, draw)
-        run = _grouping(folder)
-        tuner: Any = run.tuner
-        load_checkpoint(path, tuner.weights, run, _FINGERPRINT)
-        weights = tuner.weights.parameter.detach().numpy()
-        dev, groups = tuner.dev, tuner._learnt
-        if groups is not None:
-            store = dev.tuner.collector.lists
-            store.require(len(tuner.weights))
-            groups.project(store.lists().rows, weights.size)
-            groups.unpack(groups.mean(weights), weights.size)
-        if dev.progress.best is not None:
-            set_weights(tuner.weights.parameter, dev.progress.best.weights)
-        # It forgets iterations that the checkpoint does not name.
-        for name in ("a", "b"):
-            if ListStore.open(folder / name, n_dense=_DENSE).n_iterations < 2:
-                fill(folder / name)
-        return "taken"
-
-    return check
+    save_checkpoint(folder / "checkpoint", tuner.weights, run, _FINGERPRINT)
 
 
+def _use_grouping(folder: Path, path: Path) -> Rounds:
+    # A run forgets iterations that its checkpoint does not name.
+    for name in ("a", "b"):
+        if ListStore.open(folder / name, n_dense=_DENSE).n_iterations < 2:
+            fill(folder / name)
+    run = _grouping(folder)
+    tuner: Any = run.tuner
+    load_checkpoint(path, tuner.weights, run, _FINGERPRINT)
+    weights = tuner.weights.parameter.detach().numpy()
+    dev, groups = tuner.dev, tuner._learnt
+    if groups is not None:
+        store = dev.tuner.collector.lists
+        store.require(len(tuner.weights))
+        groups.project(store.lists().rows, weights.size)
+        groups.unpack(groups.mean(weights), weights.size)
+    if dev.progress.best is not None:
+        set_weights(tuner.weights.parameter, dev.progress.best.weights)
+    return run
+
+
+ARCHIVE = checkpoint.ARCHIVE
 TARGETS = {
-    "grouping-forged": Target(_forged_grouping),
-    "checkpoint": Target(_damaged),
-    "checkpoint-forged": Target(_forged),
-    "lists": Target(_damaged_lists),
-    "lists-forged": Target(_forged_lists),
+    "grouping-forged": forged("grouping-forged", ARCHIVE, _write_grouping, _use_grouping),
+    "checkpoint": damaged("checkpoint", _write_all, _result),
+    "checkpoint-forged": forged("checkpoint-forged", ARCHIVE, _write_all, _result),
+    "lists": damaged("lists", fill, _result_of_lists),
+    "lists-forged": forged(
+        "lists-forged",
+        segment.ARCHIVE,
+        fill,
+        lambda folder, _: _use(ListStore.open(folder, n_dense=_DENSE)),
+    ),
 }

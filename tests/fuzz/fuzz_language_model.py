@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from forging import write_forged
-from mutations import mutated
-from targets import Check, Different, Target, Verdict, drawer
+from forging import damaged, forged
 
-from torchtune_smt.core.archive import cache_path, file_checksum
+from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.lm import NgramModel, estimate, write_arpa
 from torchtune_smt.lm import tables as copies
 from torchtune_smt.lm.tables import read_cache
@@ -35,43 +33,25 @@ def scores(model: NgramModel) -> np.ndarray:
     return model.score_all([*SENTENCES, *unknown, *(words[::-1] for words in SENTENCES)])[0]
 
 
-def _damaged(folder: Path) -> Check:
+def _write(folder: Path) -> None:
+    folder.mkdir()
+    small_model(folder / "lm.arpa.gz")
+
+
+def _result(folder: Path, _: Path) -> list[object]:
+    """Scores, and whether there is a copy: one that was damaged is made anew."""
     path = folder / "lm.arpa.gz"
-    expected = scores(small_model(path))
-    whole = cache_path(path).read_bytes()
-    write_arpa(folder / "other.arpa.gz", estimate(SENTENCES[2:], 2, (0.5, 1.0, 1.5)))
-    NgramModel.load(folder / "other.arpa.gz")
-    other = cache_path(folder / "other.arpa.gz").read_bytes()
-    found = file_checksum(path)
-
-    def check(case: int) -> Verdict:
-        cache_path(path).write_bytes(mutated(whole, drawer("lm-cache", case), [other]))
-        taken = read_cache(path, found) is not None
-        if not np.array_equal(scores(NgramModel.load(path)), expected):
-            raise Different("the scores are others")
-        if cache_path(path).read_bytes() != whole and not taken:
-            raise Different("the copy was not made anew")
-        return "same" if taken else "refused"
-
-    return check
+    found = scores(NgramModel.load(path)).tolist()
+    return [found, read_cache(path, file_checksum(path)) is not None]
 
 
-def _forged(folder: Path) -> Check:
+def _use(folder: Path, _: Path) -> object:
     path = folder / "lm.arpa.gz"
-    small_model(path)
-    whole = copies.ARCHIVE.read(cache_path(path))
-    found = file_checksum(path)
-
-    def check(case: int) -> Verdict:
-        draw = drawer("lm-cache-forged", case)
-        write_forged(cache_path(path), copies.ARCHIVE, whole, draw)
-        taken = read_cache(path, found)
-        if taken is None:
-            return "refused"
-        scores(NgramModel(*taken))
-        return "taken"
-
-    return check
+    taken = read_cache(path, file_checksum(path))
+    return None if taken is None else scores(NgramModel(*taken))
 
 
-TARGETS = {"lm-cache": Target(_damaged), "lm-cache-forged": Target(_forged)}
+TARGETS = {
+    "lm-cache": damaged("lm-cache", _write, _result),
+    "lm-cache-forged": forged("lm-cache-forged", copies.ARCHIVE, _write, _use),
+}

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-from forging import write_forged
-from mutations import mutated
-from targets import Check, Different, Target, Verdict, drawer
+from forging import damaged, forged
 
-from torchtune_smt.core.archive import cache_path, file_checksum
+from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId, RuleShape
-from torchtune_smt.grammar import (
-    ExtractedGrammar,
-    load_grammar,
-    read_grammar,
-    save_grammar,
-    store,
-    write_grammar,
-)
+from torchtune_smt.grammar import load_grammar, read_grammar, store, write_grammar
 from torchtune_smt.grammar.extracted_grammar import ExtractedPhrases
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models import BitextModel, Model, load_model
@@ -75,70 +65,42 @@ def translations(model: Model) -> list[object]:
     return found
 
 
-def _damaged(of_target: str, source: type[BuiltModel], folder: Path) -> Check:
-    whole, place = folder / "whole", folder / "model"
-    build(whole, source)
-    model = load_model(whole, folds=True)
-    expected = translations(model)
-    names = [path.relative_to(whole) for path in sorted(whole.rglob("*")) if path.is_file()]
-    shutil.copytree(whole, place)
-
-    def check(case: int) -> Verdict:
-        draw = drawer(of_target, case)
-        name = draw.choice(names)
-        content = (whole / name).read_bytes()
-        other = draw.choice(names)
-        (place / name).write_bytes(mutated(content, draw, [(whole / other).read_bytes()]))
-        try:
-            model = load_model(place, folds=True)
-            if translations(model) != expected:
-                raise Different(f"with another {name}")
-        finally:
-            shutil.copyfile(whole / name, place / name)
-        return "same"
-
-    return check
+@cache
+def _model(folder: Path, folds: bool = True) -> Model:
+    """Return the model of a folder as it was first."""
+    return load_model(folder, folds=folds)
 
 
-def _forged(folder: Path) -> Check:
-    build(folder / "model")
-    model = load_model(folder / "model", folds=True)
-    path = folder / "grammar"
-    assert isinstance(model.grammar, ExtractedGrammar)
-    save_grammar(path, model.grammar)
-    whole = store.ARCHIVE.read(path)
-
-    def check(case: int) -> Verdict:
-        draw = drawer("grammar-forged", case)
-        write_forged(path, store.ARCHIVE, whole, draw)
-        translations(replace(model, grammar=load_grammar(path)))
-        return "taken"
-
-    return check
+def _translated(folder: Path, _: Path) -> list[object]:
+    return translations(load_model(folder, folds=True))
 
 
-def _forged_copy(folder: Path) -> Check:
-    build(folder / "model")
-    model = load_model(folder / "model")
+def _translated_grammar(folder: Path, path: Path) -> list[object]:
+    # Alone: the model's folder has its checksum.
+    return translations(replace(_model(folder), grammar=load_grammar(path)))
+
+
+def _write_grammar(folder: Path) -> None:
+    build(folder)
+    _model(folder)
+
+
+def _write_copy(folder: Path) -> None:
+    _write_grammar(folder)
+    write_grammar(folder / "rules", load_model(folder).grammar)
+    read_grammar(folder / "rules", cache=True)
+
+
+def _use_copy(folder: Path, _: Path) -> object:
     path = folder / "rules"
-    write_grammar(path, model.grammar)
-    read_grammar(path, cache=True)
-    whole, key = store.COPY.read(cache_path(path)), {"format": None, "source": file_checksum(path)}
-
-    def check(case: int) -> Verdict:
-        write_forged(cache_path(path), store.COPY, whole, drawer("grammar-copy-forged", case))
-        taken = store.read_copy(path, key)
-        if taken is None:
-            return "refused"
-        translations(replace(model, grammar=taken))
-        return "taken"
-
-    return check
+    taken = store.read_copy(path, {"format": None, "source": file_checksum(path)})
+    return taken and translations(replace(_model(folder, False), grammar=taken))
 
 
+PHRASES = partial(build, source=PhraseModel)
 TARGETS = {
-    "grammar-copy-forged": Target(_forged_copy),
-    "model-folder": Target(partial(_damaged, "model-folder", BitextModel)),
-    "phrase-model-folder": Target(partial(_damaged, "phrase-model-folder", PhraseModel), 100),
-    "grammar-forged": Target(_forged),
+    "grammar-copy-forged": forged("grammar-copy-forged", store.COPY, _write_copy, _use_copy),
+    "model-folder": damaged("model-folder", build, _translated),
+    "phrase-model-folder": damaged("phrase-model-folder", PHRASES, _translated, 100),
+    "grammar-forged": forged("grammar-forged", store.ARCHIVE, _write_grammar, _translated_grammar),
 }
