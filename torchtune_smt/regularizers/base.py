@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
 from torchtune_smt.core.accepts import declared, least
@@ -158,6 +159,7 @@ def check_weights(weights: Tensor, known: bool = False) -> None:
         raise ValueError(f"the prox is of floating-point weights, not of {weights.dtype}")
     if UNCHECKED.get() and not known:
         return
+    weights = unwrapped(weights)
     finite = weights.isfinite()
     if not finite.all():
         where = int((~finite).reshape(-1).nonzero()[0])
@@ -166,3 +168,10 @@ def check_weights(weights: Tensor, known: bool = False) -> None:
             f"weight {where} of the prox is {weight}, not finite: check the feature values, and "
             "lower the learning rate if there is one"
         )
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """Return a tensor of whose numbers one can ask, as one of `torch.vmap` or `torch.func` is."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from torchtune_smt.regularizers.base import STRENGTH, UNCHECKED, check_weights
+from torchtune_smt.regularizers.base import STRENGTH, UNCHECKED, check_weights, unwrapped
 from torchtune_smt.regularizers.oscar_prox import prox_serial, prox_tiles
 
 
@@ -24,6 +26,7 @@ def check_step(step: Tensor | float, shape: tuple[int, ...] | None = None) -> No
             raise ValueError(f"step must go with the shape {tuple(shape)}, not {tuple(step.shape)}")
         if UNCHECKED.get():
             return
+        step = unwrapped(step)
         fit = (step >= 0) & step.isfinite()
         bad = None if fit.all() else step[~fit][0].item()
     else:
@@ -51,77 +54,52 @@ def prox_elastic_net(weights: Tensor, step: Tensor, lambda1: float, lambda2: flo
     return (moved / (1 + step * lambda2) if lambda2 else moved).to(weights.dtype)
 
 
-@prox_elastic_net.register_fake
-def _(weights: Tensor, step: Tensor, lambda1: float, lambda2: float) -> Tensor:
-    return torch.empty_like(weights)
-
-
-def _keep_elastic(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    weights, step, ctx.lambda1, ctx.lambda2 = inputs
-    _save(ctx, weights, step, output)
-
-
-def _save(ctx: Any, *tensors: Tensor) -> None:
-    ctx.save_for_backward(*tensors)
-    ctx.save_for_forward(*tensors)
-
-
-def _elastic_moved(ctx: Any, gradient: Tensor) -> Tensor:
-    weights, step, _ = ctx.saved_tensors
-    threshold = step * ctx.lambda1
+def _elastic(weights: Tensor, step: Tensor, lambda1: float, lambda2: float) -> Tensor:
+    """Return the same, with the derivatives that are meant: a weight without threshold is free."""
+    check_weights(weights)
+    check_step(step, weights.shape)
+    threshold = step * lambda1
     alive = (weights.abs() > threshold) | (threshold == 0)
-    moved: Tensor = torch.where(alive, gradient, 0.0) / (1 + step * ctx.lambda2)
-    return moved
+    moved = torch.where(alive, weights - weights.sign() * threshold, 0.0)
+    return (moved / (1 + step * lambda2)).to(weights.dtype)
 
 
-def _elastic_pull(ctx: Any) -> Tensor:
-    weights, _, result = ctx.saved_tensors
-    pull: Tensor = weights.sign() * ctx.lambda1 + result * ctx.lambda2
-    return pull
-
-
-def _elastic_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    of_weights, of_step = _elastic_moved(ctx, gradient), None
-    if ctx.needs_input_grad[1]:
-        step = ctx.saved_tensors[1]
-        of_step = (-of_weights * _elastic_pull(ctx)).sum_to_size(step.shape).to(step)
-    return of_weights.to(gradient), of_step, None, None
-
-
-def _elastic_jvp(ctx: Any, tangent: Tensor | None, of_step: Tensor | None, *_: None) -> Tensor:
-    total = torch.zeros_like(ctx.saved_tensors[2]) if tangent is None else tangent
-    if of_step is not None:
-        total = total - of_step * _elastic_pull(ctx)
-    return _elastic_moved(ctx, total).to(ctx.saved_tensors[0].dtype)
-
-
-def _vmap_elastic(
-    info: Any, dims: Any, weights: Tensor, step: Tensor, lambda1: float, lambda2: float
-) -> tuple[Tensor, int]:
-    weights, step = _in_front(info.batch_size, dims, weights, step)
-    return prox_elastic_net(weights, step, lambda1, lambda2), 0
-
-
-def _differentiable(op: Any, keep: Any, backward: Any, jvp: Any, vmap: Any) -> Any:
-    """Teach an op its gradient and `torch.vmap`, and return it as `torch.func.grad` takes it, too.
+def _differentiable(op: Any, composed: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Teach an op the gradients of torch functions; return it as `torch.func` takes it, too.
 
     Of ops with gradients of their own that takes none, and forward-mode differentiation loses
-    theirs without a word, but both take functions.
+    theirs without a word: there the functions themselves are called.
     """
-    op.register_autograd(backward, setup_context=keep)
-    op.register_vmap(vmap)
-    methods = {"forward": op, "setup_context": keep, "backward": backward, "vmap": vmap, "jvp": jvp}
-    function = type(
-        op._name.rpartition(":")[2],
-        (torch.autograd.Function,),
-        {name: staticmethod(method) for name, method in methods.items()},
-    )
 
-    def call(*inputs: Any) -> Any:
-        transformed = torch._C._are_functorch_transforms_active() or any(map(is_dual, inputs))
-        return function.apply(*inputs) if transformed else op(*inputs)  # type: ignore[attr-defined]
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        weights, step, *ctx.options = inputs
+        ctx.save_for_backward(weights, step)
+
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        of = partial(_without_checks, composed, ctx.options)
+        _, pull = torch.func.vjp(of, *ctx.saved_tensors)
+        return *pull(gradient), *(None for _ in ctx.options)
+
+    op.register_fake(lambda weights, *_: torch.empty_like(weights))
+    op.register_autograd(backward, setup_context=keep)
+
+    def call(*inputs: Any) -> Tensor:
+        result: Tensor = (composed if _transformed(inputs) else op)(*inputs)
+        return result
 
     return call
+
+
+def _without_checks(composed: Callable[..., Tensor], options: Any, *tensors: Tensor) -> Tensor:
+    before = UNCHECKED.set(True)
+    try:
+        return composed(*tensors, *options)
+    finally:
+        UNCHECKED.reset(before)
+
+
+def _transformed(inputs: tuple[Any, ...]) -> bool:
+    return torch._C._are_functorch_transforms_active() or any(map(is_dual, inputs))
 
 
 def is_dual(value: Any) -> bool:
@@ -131,22 +109,7 @@ def is_dual(value: Any) -> bool:
     return forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
 
 
-_elastic_net = _differentiable(
-    prox_elastic_net, _keep_elastic, _elastic_backward, _elastic_jvp, _vmap_elastic
-)
-
-
-def _in_front(size: int, dims: Any, weights: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weights, and a step that they are broadcast with, whose first dimension is vmap's."""
-    of_weights, of_step = dims[:2]
-    if of_weights is None:
-        weights = weights.expand(size, *weights.shape)
-    else:
-        weights = weights.movedim(of_weights, 0)
-    if of_step is not None:
-        step = step.movedim(of_step, 0)
-        step = step.view(size, *[1] * (weights.dim() - step.dim()), *step.shape[1:])
-    return weights, step
+_elastic_net = _differentiable(prox_elastic_net, _elastic)
 
 
 @torch.library.custom_op("torchtune_smt::prox_group", mutates_args=())
@@ -165,7 +128,9 @@ def prox_group(weights: Tensor, step: Tensor, strength: float) -> Tensor:
     check_weights(weights)
     check_step(step, (*weights.shape[:-1], 1))
     STRENGTH.check("strength", strength)
-    return (weights * _kept(_lengths(weights), step * strength)).to(weights.dtype)
+    length = _lengths(weights)
+    kept = torch.where(length > 0, (length - step * strength).clamp_min(0) / length, 0)
+    return (weights * kept).to(weights.dtype)
 
 
 def _lengths(weights: Tensor) -> Tensor:
@@ -176,62 +141,17 @@ def _lengths(weights: Tensor) -> Tensor:
     return length * scale
 
 
-def _kept(length: Tensor, less: Tensor) -> Tensor:
-    """Return which part of its length each row keeps; a row without length is as it is."""
-    return torch.where(length > 0, (length - less).clamp_min(0) / length, 0)
-
-
-@prox_group.register_fake
-def _(weights: Tensor, step: Tensor, strength: float) -> Tensor:
-    return torch.empty_like(weights)
-
-
-def _keep_group(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    weights, step, ctx.strength = inputs
-    _save(ctx, weights, step)
-
-
-def _group_moved(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what becomes of a gradient, where a row is a part of it, and the rows that live.
-
-    Across a row it keeps the row's part, along the row all; a dead row has none.
-    """
-    weights, step = ctx.saved_tensors
-    length, less = _lengths(weights), step * ctx.strength
+def _group(weights: Tensor, step: Tensor, strength: float) -> Tensor:
+    """Return the same, with the derivatives that are meant; see `_elastic`."""
+    check_weights(weights)
+    check_step(step, (*weights.shape[:-1], 1))
+    length, less = _lengths(weights), step * strength
     alive = (length > less) | (less == 0)
-    unit = torch.where(length > 0, weights / length, 0.0)
-    along = (gradient * unit).sum(-1, keepdim=True)
-    part = torch.where(length > 0, _kept(length, less), 1)
-    return torch.where(alive, part * gradient + (1 - part) * along * unit, 0.0), unit, alive
+    part = torch.where(length > 0, (length - less) / torch.where(length > 0, length, 1), 1)
+    return torch.where(alive, weights * part, 0.0).to(weights.dtype)
 
 
-def _group_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    of_weights, unit, alive = _group_moved(ctx, gradient)
-    of_step = None
-    if ctx.needs_input_grad[1]:
-        step, along = ctx.saved_tensors[1], (gradient * unit).sum(-1, keepdim=True)
-        of_step = torch.where(alive, -along * ctx.strength, 0.0).sum_to_size(step.shape).to(step)
-    return of_weights.to(gradient), of_step, None
-
-
-def _group_jvp(ctx: Any, tangent: Tensor | None, of_step: Tensor | None, _: None) -> Tensor:
-    weights = ctx.saved_tensors[0]
-    moved, unit, alive = _group_moved(
-        ctx, torch.zeros_like(weights) if tangent is None else tangent
-    )
-    if of_step is not None:
-        moved = moved - torch.where(alive, of_step * ctx.strength * unit, 0.0)
-    return moved.to(weights.dtype)
-
-
-def _vmap_group(
-    info: Any, dims: Any, weights: Tensor, step: Tensor, strength: float
-) -> tuple[Tensor, int]:
-    weights, step = _in_front(info.batch_size, dims, weights, step)
-    return prox_group(weights, step, strength), 0
-
-
-group_prox = _differentiable(prox_group, _keep_group, _group_backward, _group_jvp, _vmap_group)
+group_prox = _differentiable(prox_group, _group)
 
 
 @torch.library.custom_op("torchtune_smt::prox_oscar", mutates_args=())
@@ -311,7 +231,8 @@ def _check_oscar(lambda1: float, lambda2: float, dimension: int) -> None:
 def _keep_oscar(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     weights, *ctx.options = inputs
     ctx.mark_non_differentiable(output[1])
-    _save(ctx, weights, output[1])
+    ctx.save_for_backward(weights, output[1])
+    ctx.save_for_forward(weights, output[1])
 
 
 def _oscar_backward(
@@ -353,7 +274,23 @@ def _vmap_oscar(
     return (torch.stack(results), torch.stack(blocks)), (0, 0)
 
 
-oscar_prox = _differentiable(prox_oscar, _keep_oscar, _oscar_backward, _oscar_jvp, _vmap_oscar)
+prox_oscar.register_autograd(_oscar_backward, setup_context=_keep_oscar)
+prox_oscar.register_vmap(_vmap_oscar)
+
+
+class _TransformedOscar(torch.autograd.Function):
+    forward = staticmethod(prox_oscar)
+    setup_context = staticmethod(_keep_oscar)
+    backward = staticmethod(_oscar_backward)
+    jvp = staticmethod(_oscar_jvp)
+    vmap = staticmethod(_vmap_oscar)
+
+
+def oscar_prox(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """Return `prox_oscar`, as `torch.func` and forward-mode differentiation take it, too."""
+    op: Any = _TransformedOscar.apply if _transformed(inputs) else prox_oscar
+    result: tuple[Tensor, Tensor] = op(*inputs)
+    return result
 
 
 def elastic_prox(weights: Tensor, step: Tensor | float, lambda1: float, lambda2: float) -> Tensor:
