@@ -155,11 +155,19 @@ class Vocabulary(SequenceTable[np.uint8]):
         """Return where some names stand: a buffer that is shared, their begins and ends."""
         return self._symbols, self._begin[ids], self._begin[ids + 1]
 
+    def part(self, ids: Int64) -> Vocabulary:
+        """Return a vocabulary of some names, in the order of their ids, which grows on its own."""
+        result = Vocabulary()
+        result.intern_spans(*self.spans(ids))
+        return result
+
     def copy(self) -> Vocabulary:
         """Return a vocabulary with the same names and ids, which grows on its own."""
-        result = Vocabulary()
-        result.intern_spans(*self.spans(np.arange(self._count)))
-        return result
+        return self.part(np.arange(self._count))
+
+    def intern_all(self, others: Vocabulary) -> Int32:
+        """Return the ids of all names of another vocabulary, adding those that are new."""
+        return self.intern_spans(*others.spans(np.arange(len(others))))
 
     def to_arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the names as arrays: ``letters`` (uint8) and ``begin`` (int64, one longer).

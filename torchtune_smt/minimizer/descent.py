@@ -14,7 +14,8 @@ from torchtune_smt.minimizer.dense_optimum import lambda_max, line_minimum, sepa
 from torchtune_smt.minimizer.losses import MarginLoss
 from torchtune_smt.minimizer.minimum import Accuracy, Certificate, Residual, certified, residual
 from torchtune_smt.minimizer.model import Curvature, OscarModel
-from torchtune_smt.minimizer.penalty import Penalty, at_boundary, by_size
+from torchtune_smt.minimizer.penalty import Penalty, at_boundary
+from torchtune_smt.minimizer.sorted_kernels import by_size
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
 
 # The first bound of the curvature of a model, had all features values of 1.
@@ -43,6 +44,10 @@ class Point:
     margins: Float64
     # Where the dense weights went last.
     direction: Float64
+
+    def objective(self, loss: MarginLoss, penalty: Penalty) -> float:
+        """Return the mean loss and the penalty."""
+        return loss.mean(self.margins) + penalty.value(self.sparse)
 
 
 class Descent:
@@ -116,7 +121,7 @@ class Descent:
                 certificate = replace(certificate, bound=max(certificate.bound, other.bound))
         elif not self._why:
             found = self._polish(point, loss, found, last)
-            objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
+            objective = point.objective(loss, self.penalty)
             # No weights are below the bound, these neither.
             certificate = replace(certificate, residual=found, objective=objective)
         return certificate, self._reached(certificate)
@@ -124,7 +129,7 @@ class Descent:
     def _certificate(
         self, point: Point, loss: MarginLoss, found: Residual, margins: Float64
     ) -> Certificate:
-        objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
+        objective = point.objective(loss, self.penalty)
         return certified(self.pairs, loss, self.penalty, found, objective, margins)
 
     def _reached(self, certificate: Certificate) -> bool:

@@ -37,11 +37,6 @@ class MarginLoss:
         """By how much ℓ may lie below the loss that it smoothes."""
         return 0.5 * self.width
 
-    @property
-    def bound(self) -> float:
-        """The largest d²ℓ/dz²."""
-        return 1.0
-
     def mean(self, margins: Float64) -> float:
         """Return the mean of ℓ."""
         return float(kernels.values(self.kind, self.width, margins))
@@ -106,11 +101,6 @@ class SmoothedHinge(Checked, MarginLoss):
         """See `MarginLoss`."""
         return self.mu
 
-    @property
-    def bound(self) -> float:
-        """See `MarginLoss`."""
-        return 0.5 / self.mu
-
     def meant(self, margins: Float64) -> float:
         """See `MarginLoss`: the hinge."""
         return float(np.maximum(1.0 - margins, 0.0).mean())
@@ -148,8 +138,3 @@ class Logistic(MarginLoss):
     kind: ClassVar[int] = kernels.LOGISTIC
     highest: ClassVar[float] = 1.0
     has_tail: ClassVar[bool] = True
-
-    @property
-    def bound(self) -> float:
-        """See `MarginLoss`."""
-        return 0.25

@@ -146,7 +146,7 @@ class Minimizer:
             return self._result(run, empty, start, empty.margins)
         point = self._begun(start, run.in_time)
         if not run.in_time():
-            better = min((empty, point), key=lambda some: self._objective(penalty, some))
+            better = min((empty, point), key=lambda some: some.objective(self.loss, penalty))
             return self._result(run, better, start, empty.margins)
         return self._descended(run, point, start, empty.margins)[0]
 
@@ -192,7 +192,7 @@ class Minimizer:
         point = self._point(weights)
         dense, pull = pairs.means(loss.pulls(point.margins))
         found = residual(penalty, pairs.basis.gradient(dense), point.sparse, pull)
-        objective = self._objective(penalty, point)
+        objective = point.objective(loss, penalty)
         alone = self._empty(weights).margins
         certificate = certified(pairs, loss, penalty, found, objective, point.margins, alone)
         return self._of_given(certificate, penalty, weights)[0]
@@ -233,9 +233,6 @@ class Minimizer:
         if not np.isfinite(margins).all():
             raise DivergenceError("a margin of the start is not finite")
         return Point(dense, sparse, margins, np.zeros(dense.size))
-
-    def _objective(self, penalty: Penalty, point: Point) -> float:
-        return self.loss.mean(point.margins) + penalty.value(point.sparse)
 
     def _begun(self, start: Float64 | None, in_time: Callable[[], bool]) -> Point:
         """Return where descent begins: dense weights at their optimum for the first loss."""

@@ -61,7 +61,7 @@ class Penalty:
         its pulls, descending, over those of its penalties; and, for the zeros, of this excess.
         """
         if strongest is None:
-            strongest = by_size(pull)
+            strongest = kernels.by_size(pull)
         return float(kernels.residual(weights, pull, strongest, self.strengths))
 
     def candidates(self, pull: Float64, strongest: Int64, slack: float) -> Int64:
@@ -74,17 +74,16 @@ class Penalty:
 
     def torn(self, weights: Float64, pull: Float64, strongest: Int64) -> Int64:
         """Return the zeros torn away together: where the excess of partial sums is most."""
-        return kernels.torn(weights, pull, strongest, self.strengths)
+        zeros = strongest[weights[strongest] == 0.0]
+        rank = weights.size - zeros.size
+        excess = np.cumsum(np.abs(pull[zeros]) - self.by_rank(weights.size)[rank:])
+        found: Int64 = zeros[: int(excess.argmax()) + 1 if excess.max(initial=0.0) > 0.0 else 0]
+        return found
 
     @property
     def strengths(self) -> kernels.Strengths:
         """As the kernels take them."""
         return self.lambda1, self.lambda2, self.dimension
-
-
-def by_size(pull: Float64) -> Int64:
-    """Return the places (int64 [u]) of pulls in descending order of their sizes."""
-    return kernels.by_size(pull)
 
 
 def at_boundary(

@@ -124,23 +124,6 @@ def leading(pulls: Float64, strongest: Int64, slack: float, strengths: Strengths
 
 
 @kernel
-def torn(weights: Float64, pulls: Float64, strongest: Int64, strengths: Strengths) -> Int64:
-    """Return what `Penalty.torn` does."""
-    rank = np.count_nonzero(weights)
-    zeros = np.empty(weights.size - rank, np.int64)
-    total, most = 0.0, 0.0
-    n, found = 0, 0
-    for j in strongest:
-        if weights[j] == 0.0:
-            total += abs(pulls[j]) - at_rank(strengths, rank + n)
-            zeros[n] = j
-            n += 1
-            if total > most:
-                most, found = total, n
-    return zeros[:found]
-
-
-@kernel
 def left_open(
     begin: Int64, level: Float64, reach: Float64, slack: Float64, away: Float64, tolerance: float
 ) -> Bool:

@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, overload
+from typing import Any, ClassVar
 
-import numpy as np
-
-from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import numbered
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
-from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import KBestLists, Source
-from torchtune_smt.parallel.base import Strategy, Work
+from torchtune_smt.parallel.base import Serial
 from torchtune_smt.parallel.engine import Engine
 from torchtune_smt.parallel.shard_worker import active
-from torchtune_smt.tuners.base import Tuner
-from torchtune_smt.tuners.grouping.steps import ShardSteps, StepsResult
+from torchtune_smt.tuners.grouping.steps import ShardSteps
 
 
-class Decode(Strategy):
+class Decode(Serial):
     """Workers decode the sentences whose lists a batch tuner collects; all else is as in `Serial`.
 
     Results are those of `Serial`, to the last bit: lists come back in the order of the sentences,
@@ -32,10 +27,6 @@ class Decode(Strategy):
     """
 
     decodes_lists: ClassVar[bool] = True
-
-    def tuner(self, work: Work) -> Tuner:
-        """Return the tuner itself."""
-        return work.make(work.weights, work.sentences, work.decoder)
 
     def decoder(self, decoder: Decoder, engine: Engine) -> Decoder:
         """Return what decodes on the engine.
@@ -64,15 +55,7 @@ class DecodeWorker:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
 
-    @overload
-    def __call__(self, common: FrozenWeights, task: DecodeTask) -> KBestLists: ...
-
-    @overload
-    def __call__(self, common: None, task: ShardSteps) -> StepsResult: ...
-
-    def __call__(
-        self, common: FrozenWeights | None, task: DecodeTask | ShardSteps
-    ) -> KBestLists | StepsResult:
+    def __call__(self, common: FrozenWeights | None, task: DecodeTask | ShardSteps) -> Any:
         """Return lists over vocabularies of what is in them alone, or what a shard has come to."""
         if isinstance(task, ShardSteps):
             return task.take()
@@ -84,9 +67,9 @@ class DecodeWorker:
         return replace(
             lists,
             rows=rows,
-            features=_part(lists.features, features),
+            features=lists.features.part(features),
             tokens=tokens,
-            words=_part(lists.words, words),
+            words=lists.words.part(words),
         )
 
 
@@ -138,8 +121,8 @@ class EngineDecoder(Decoder):
     def _own(self, lists: KBestLists) -> KBestLists:
         """Return lists of a worker in the ids of features and words here."""
         assert lists.features is not None and lists.words is not None
-        tokens = _taken(self.words, lists.words)[lists.strings()[1]]
-        rows = lists.rows.renamed(_taken(self.features, lists.features))
+        tokens = self.words.intern_all(lists.words)[lists.strings()[1]]
+        rows = lists.rows.renamed(self.features.intern_all(lists.features))
         return replace(lists, rows=rows, features=self.features, tokens=tokens, words=self.words)
 
 
@@ -148,15 +131,3 @@ def _sent(snapshot: Snapshot) -> FrozenWeights:
     if isinstance(snapshot, Weights):
         return active(snapshot)
     raise TypeError("an engine is sent weights, and no other snapshot")
-
-
-def _part(vocabulary: Vocabulary, ids: Int64) -> Vocabulary:
-    """Return a vocabulary of some names, in the order of their ids."""
-    part = Vocabulary()
-    part.intern_spans(*vocabulary.spans(ids))
-    return part
-
-
-def _taken(vocabulary: Vocabulary, part: Vocabulary) -> Int32:
-    """Return the ids in a vocabulary of all names of another one."""
-    return vocabulary.intern_spans(*part.spans(np.arange(len(part))))

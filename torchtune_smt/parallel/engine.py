@@ -170,9 +170,6 @@ def error_to_send(error: Exception) -> Exception:
     return RuntimeError(traceback.format_exc())
 
 
-_COLUMNS: Final = ("worker", "begin", "seconds")
-
-
 @dataclass(frozen=True)
 class Job:
     """An epoch on a shard, or the gradient of a mini-batch: who (from 1) computed it when.
@@ -198,10 +195,8 @@ class Job:
 
 def utilisation_numbers(jobs: Sequence[Job]) -> dict[str, float]:
     """Return what the log is to have of an epoch: the utilisation, if there were jobs."""
-    if not jobs:
-        return {}
-    columns = (np.array([getattr(job, name) for job in jobs]) for name in _COLUMNS)
-    return {"parallel/utilisation": utilisation(*columns)}
+    columns = np.array([(job.worker, job.begin, job.seconds) for job in jobs]).T
+    return {"parallel/utilisation": utilisation(*columns)} if jobs else {}
 
 
 def utilisation(worker: Float64, begin: Float64, seconds: Float64) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from torchtune_smt.core.accepts import accepting, check_arguments, integer, least
 from torchtune_smt.core.archive import DAMAGED, checksum, well_formed, whole
@@ -75,9 +75,6 @@ def labelled_shards(path: str, lines: Sequence[int], total: int) -> dict[str, In
     return {label: np.array(found[label], np.int64) for label in sorted(found)}
 
 
-_SUMS: Final = {"total": torch.float64, "squares": torch.float64, "count": torch.int64}
-
-
 class Columns:
     """Sums over the columns of the matrix W [shards, D] of weights, of which no row is kept.
 
@@ -92,30 +89,28 @@ class Columns:
         self.features = features
         self.n_dense = n_dense
         self.shards = shards
-        zeros = {name: torch.zeros(len(features), dtype=_SUMS[name]) for name in _SUMS}
-        self._sums: dict[str, NDArray[Any]] = {name: zeros[name].numpy() for name in zeros}
+        # Of totals, squares and counts, with some room.
+        self._room: Float64 = np.zeros((3, len(features)))
 
     @property
     def total(self) -> Float64:
         """Σ_z W[z, k] of each feature k."""
-        return self._grown("total")
+        return self._sums(0)
 
     @property
     def squares(self) -> Float64:
         """Σ_z W[z, k]², of which the l2 norm of a column is the root."""
-        return self._grown("squares")
+        return self._sums(1)
 
     @property
     def count(self) -> Int64:
         """The shards with a weight that is not 0."""
-        return self._grown("count")
+        return self._sums(2).astype(np.int64)
 
     def add(self, weights: FrozenWeights) -> None:
         """Add the weights of a shard; sums have the bits of the order in which shards come."""
-        ids = self.features.intern_spans(*weights.features.spans(np.arange(len(weights))))
-        self.total[ids] += weights.values
-        self.squares[ids] += weights.values**2
-        self.count[ids] += weights.values != 0
+        ids, values = self.features.intern_all(weights.features), weights.values
+        self._sums(slice(3))[:, ids] += [values, values**2, values != 0]
 
     def mean(self) -> Float64:
         """Return the mean over shards of each weight."""
@@ -127,26 +122,25 @@ class Columns:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the sums."""
-        return {name: torch.from_numpy(self._grown(name).copy()) for name in _SUMS}
+        return {"sums": torch.from_numpy(self._sums(slice(3)).flatten())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave; raise ValueError if it is not whole."""
         with well_formed():
-            given = {name: state_dict[name] for name in _SUMS}
-        for name, kind in _SUMS.items():
-            vector(given[name], kind, len(self.features))
-        if len({part.numel() for part in given.values()}) > 1:
+            sums = vector(state_dict["sums"], torch.float64, 3 * len(self.features))
+        if sums.numel() % 3:
             raise ValueError(DAMAGED)
-        self._sums = {name: part.numpy() for name, part in given.items()}
+        self._room = sums.numpy().reshape(3, -1)
 
-    def _grown(self, name: str) -> NDArray[Any]:
-        """Return a sum of all features that there are now."""
-        length, found = len(self.features), self._sums[name]
-        if found.size < length:
+    def _sums(self, which: int | slice) -> Float64:
+        """Return some of the sums (float64 [3, D]) of all features that there are now."""
+        length, known = len(self.features), self._room.shape[1]
+        if known < length:
             # A quarter more each time keeps the cost of growing constant per feature.
-            room = max(length, found.size * 5 // 4)
-            self._sums[name] = found = np.pad(found, (0, room - found.size))
-        return found[:length]
+            room = max(length, known * 5 // 4)
+            self._room = np.pad(self._room, ((0, 0), (0, room - known)))
+        found: Float64 = self._room[which, :length]
+        return found
 
 
 SHARD_SIZE: Final = 1000
@@ -289,6 +283,7 @@ def _largest(columns: Columns, norm: Float64, k: int) -> Bool:
     return chosen
 
 
+@dataclass(eq=False, repr=False)
 class ShardTuner(Tuner):
     """Each epoch goes through all shards, and mixes what has come out of them.
 
@@ -301,21 +296,14 @@ class ShardTuner(Tuner):
     advice = OnlineTuner.advice
     results = ("best", "last", "average")
 
-    def __init__(
-        self,
-        weights: Weights,
-        sentences: Sentences,
-        shards: Sequence[Int64],
-        mixing: Mixing,
-        engine: Engine,
-        labels: Sequence[str],
-    ) -> None:
-        self.weights = weights
-        self.sentences = sentences
-        self.shards = shards
-        self.mixing = mixing
-        self.engine = engine
-        self._labels = labels
+    weights: Weights
+    sentences: Sentences
+    shards: Sequence[Int64]
+    mixing: Mixing
+    engine: Engine
+    labels: Sequence[str]
+
+    def __post_init__(self) -> None:
         # Of the epoch under way, with how many pairs it has found; and what the shards go on from,
         # where they do.
         self._columns: Columns | None = None
@@ -412,7 +400,7 @@ class ShardTuner(Tuner):
             "speed/shard_sentences_per_second": size / result.seconds,
         }
         text = (
-            f"  shard {self._labels[z]}: {size:,} sentences, gain {result.gain:.4f}, "
+            f"  shard {self.labels[z]}: {size:,} sentences, gain {result.gain:.4f}, "
             f"{len(result.weights):,} active features"
         )
         return Report("part", numbers, text, size)

@@ -156,15 +156,13 @@ def active(weights: Weights) -> FrozenWeights:
     values = weights.parameter.detach().double().numpy()
     dense = np.arange(weights.n_dense)
     ids = np.append(dense, np.flatnonzero(values[dense.size :]) + dense.size)
-    names = Vocabulary()
-    names.intern_spans(*weights.features.spans(ids))
+    names = weights.features.part(ids)
     return FrozenWeights(names, values[ids], weights.version, weights.n_dense)
 
 
 def fill(weights: Weights, values: FrozenWeights) -> None:
     """Set weights; those that others have are as they were."""
-    spans = values.features.spans(np.arange(len(values)))
-    ids = torch.from_numpy(weights.features.intern_spans(*spans)).long()
+    ids = torch.from_numpy(weights.features.intern_all(values.features)).long()
     weights.grow()
     with torch.no_grad():
         weights.parameter[ids] = torch.from_numpy(values.values).to(weights.parameter.dtype)

@@ -77,7 +77,7 @@ def _differentiable(op: Any, composed: Callable[..., Tensor]) -> Callable[..., T
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         of = partial(_without_checks, composed, ctx.options)
-        _, pull = torch.func.vjp(of, *ctx.saved_tensors)
+        pull: Any = torch.func.vjp(of, *ctx.saved_tensors)[1]
         return *pull(gradient), *(None for _ in ctx.options)
 
     op.register_fake(lambda weights, *_: torch.empty_like(weights))

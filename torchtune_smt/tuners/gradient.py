@@ -59,7 +59,7 @@ class Gradient:
         """Number the features anew, over a vocabulary of them alone."""
         state = dict(self.__dict__)
         if self.features is not None:
-            state["features"] = Vocabulary(self.features.names(self.feature))
+            state["features"] = self.features.part(self.feature)
             state["feature"] = np.arange(self.feature.size)
         return state
 
