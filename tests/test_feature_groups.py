@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from minimizer_reference import rows_of
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.runs.group_records import HEIGHT, WIDTH, draw_groups
 from torchtune_smt.tuners.grouping.groups import FeatureGroups, read_groups, save_groups
 
@@ -70,28 +68,6 @@ def test_unpacking_and_means(case, later, random):
     assert np.array_equal(groups.mean(short), groups.mean(padded))
 
 
-@given(grouped(), st.integers(0, 3), st.data())
-def test_projected_lists_have_the_scores_of_unpacked_weights(case, later, data):
-    blocks, n_dense, keep = case
-    groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep)
-    dimension = blocks.size + later
-    values = data.draw(
-        hnp.arrays(np.float64, (5, dimension), elements=st.integers(-3, 3).map(float))
-    )
-    lists = KBestLists.of([kbest(0, values[:2]), kbest(4, values[2:])])
-    projected = lists.rows.projected(groups.rename(dimension), len(groups))
-    weights = data.draw(hnp.arrays(np.float64, len(groups), elements=st.floats(-2, 2)))
-    unpacked = groups.unpack(weights, dimension)
-    assert np.allclose(projected.dot(weights), values @ unpacked, rtol=0, atol=1e-12)
-    projected.check(len(groups))
-    assert (projected.value != 0).all()
-
-
-def kbest(sentence, values):
-    """A k-best list with rows of features."""
-    return KBest(index=sentence, rows=rows_of(values), gain=np.arange(len(values)) / len(values))
-
-
 def test_impossible_groups_are_refused():
     for group, n_dense, word in (
         ([0, 2, 2], 1, "group 1 of 3"),
@@ -100,6 +76,13 @@ def test_impossible_groups_are_refused():
     ):
         with pytest.raises(ValueError, match=word):
             FeatureGroups(np.array(group), n_dense)
+    for group, factor, word in (
+        ([0, -1], [1.0, 2.0], "1 of those without any"),
+        ([0, -1], [1.0], "for each feature"),
+        ([0, 1], [1.0, 0.0], "factors must be finite and not 0"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            FeatureGroups(np.array(group), 1, np.array(factor))
     with pytest.raises(ValueError, match="5 features"):
         FeatureGroups.of(np.zeros(5, np.int64), 1).rename(4)
 

@@ -23,7 +23,6 @@ from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.grouping.controls import ClusteredWeights
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 from torchtune_smt.tuners.grouping.steps import GroupLearning
@@ -375,7 +374,6 @@ def test_a_state_that_does_not_fit(tmp_path: Path):
     ("learning", "cure"),
     [
         (BatchLearning(Oscar(1e3, 1e3)), "smaller regularizer.lambda1 and lambda2 leave more"),
-        (ClusteredWeights(OSCAR, strength=1e3), "a smaller tuner.clusters.strength leaves more"),
         (PreparedLearning(OSCAR, NOTHING, "rms"), "a smaller regularizer.fraction leaves more"),
     ],
 )

@@ -257,15 +257,6 @@ def test_what_is_true_keeps_its_weight(norm, prepared):
     assert "where noise has no weight in 0.95 of draws" in found.text
 
 
-def test_with_features_of_one_size_rare_ones_stay_too():
-    true = np.zeros(100)
-    true[:30] = 0.3
-    lists = made(6, true, 100)
-    kept, _ = learnt(lists, NORMS["oscar"])
-    scaled, _ = learnt(lists, NORMS["oscar"], prepared=True)
-    assert scaled[:30].sum() > kept[:30].sum() + 3 and scaled[30:].sum() <= 3
-
-
 def test_what_dense_features_say_is_no_noise():
     """They tell nearly all pairs, which leaves little to be told by chance."""
     true = np.zeros(100)

@@ -129,16 +129,6 @@ def test_distinct_draws_every_pair_once():
     assert len({tuple(pair) for pair in with_copies}) < len(with_copies)
 
 
-def test_seed_epoch_and_sentence_all_matter():
-    kbest = kbest_of(np.random.default_rng(0).random(50))
-    sampler = ProSampler(candidates=100, threshold=0)
-    samples = [sampler.sample(kbest, s) for s in [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3)]]
-    assert np.array_equal(samples[0], sampler.sample(kbest, (1, 2, 3)))
-    for a in range(4):
-        for b in range(a):
-            assert not np.array_equal(samples[a], samples[b])
-
-
 @pytest.mark.parametrize("gains", [[], [0.3], [0.3, 0.3], [0.3, 0.31]])
 def test_nothing_to_rank(gains):
     assert ProSampler().sample(kbest_of(gains), (0, 0, 0)).shape == (0, 2)
@@ -181,13 +171,6 @@ def test_ranked_samplers_equal_their_slow_references(case, threshold, percent):
     levels = multipartite_levels(len(kbest), percent)
     assert sample.dtype == np.int64 and sample.shape[1:] == (2,)
     assert [tuple(p) for p in sample] == reference_ranked(kbest, levels, threshold)
-
-
-def test_all_pairs_by_hand():
-    kbest = kbest_of([0.2, 0.5, 0.2, 0.9], [[1], [2], [3], [1]])
-    pairs = [[3, 1], [3, 2], [1, 0], [1, 2]]
-    assert AllPairs().sample(kbest, (0, 0, 0)).tolist() == pairs
-    assert AllPairs(0.4).sample(kbest, (0, 0, 0)).tolist() == pairs[:2]
 
 
 @pytest.mark.parametrize("sampler", [ProSampler(), AllPairs(), Multipartite()])

@@ -420,13 +420,7 @@ def test_what_takes_other_steps_is_refused() -> None:
         Stale(2).tuner(work)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"simulate": 1, "workers": 2},
-        {"simulate": 1, "max_staleness": 2},
-    ],
-)
-def test_options_out_of_range(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        Stale(**options)
+def test_options_out_of_range() -> None:
+    for options in ({"workers": 2}, {"max_staleness": 2}):
+        with pytest.raises(ValueError, match="simulate"):
+            Stale(simulate=1, **options)

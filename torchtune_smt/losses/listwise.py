@@ -16,8 +16,12 @@ from torchtune_smt.core.accepts import above, accepting, least, one_of
 from torchtune_smt.losses.base import Reduced, Reduction
 
 
+class _OfLists(Reduced):
+    listwise: ClassVar[Literal[True]] = True
+
+
 @dataclass(frozen=True)
-class Softmax(Reduced):
+class Softmax(_OfLists):
     """-log of the probability, in softmax(scores), of the best hypotheses.
 
     The best are those of the largest gain; where several have it, their probabilities are added
@@ -28,8 +32,6 @@ class Softmax(Reduced):
 
     reduction: Reduction = "sum"
 
-    listwise: ClassVar[Literal[True]] = True
-
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list."""
         best = gains == gains.amax(-1, keepdim=True)
@@ -38,7 +40,7 @@ class Softmax(Reduced):
 
 
 @dataclass(frozen=True)
-class ExpectedGain(Reduced):
+class ExpectedGain(_OfLists):
     """-E[gain] - entropy · H(p), with p = softmax(scores / temperature): minimum risk.
 
     Smith and Eisner (2006): a temperature towards 0 approaches the gain of the best-scoring
@@ -55,8 +57,6 @@ class ExpectedGain(Reduced):
     entropy: float = 0.0
     reduction: Reduction = "sum"
 
-    listwise: ClassVar[Literal[True]] = True
-
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list."""
         logs = (scores / self.temperature).log_softmax(-1)
@@ -70,7 +70,7 @@ class ExpectedGain(Reduced):
 
 
 @dataclass(frozen=True)
-class Ramp(Reduced):
+class Ramp(_OfLists):
     """Structured ramp loss: the score of a worse hypothesis minus that of a better one.
 
     Gimpel and Smith (2012), Eqs. 6-8, with the cost of a hypothesis c = `cost` · (largest gain of
@@ -90,8 +90,6 @@ class Ramp(Reduced):
     cost: float = 1.0
     reduction: Reduction = "sum"
 
-    listwise: ClassVar[Literal[True]] = True
-
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list."""
         cost = self.cost * (gains.amax(-1, keepdim=True) - gains)
@@ -101,7 +99,7 @@ class Ramp(Reduced):
 
 
 @dataclass(frozen=True)
-class HopeFear(Reduced):
+class HopeFear(_OfLists):
     """Hinge between hope and fear: max(0, `cost` · (gain of hope - gain of fear) - their margin).
 
     The hope is the hypothesis that maximises score + `cost` · gain, the fear that of score -
@@ -117,8 +115,6 @@ class HopeFear(Reduced):
 
     cost: float = 1.0
     reduction: Reduction = "each"
-
-    listwise: ClassVar[Literal[True]] = True
 
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list."""

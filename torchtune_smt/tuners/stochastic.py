@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from torchtune_smt.core.accepts import Checked, accepting, integer
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.checks import DEVICE, check_device
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import offsets, places_of
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import sparse_vector, without_noise
 from torchtune_smt.core.weights import Weights
@@ -89,7 +91,8 @@ class Stochastic(Checked):
         loss = self.loss
         if not is_listwise(loss):
             return self.solve_pairs(pair_rows(lists, self.sampler, seed), start, seed)
-        usable: Int64 = np.flatnonzero(np.diff(lists.begin) > 1)
+        sizes = np.diff(lists.begin)
+        usable: Int64 = np.flatnonzero(sizes > 1)
         if usable.size == 0:
             raise InputError(
                 "no list has two hypotheses to choose from; let lists be longer (decoder.k)"
@@ -99,38 +102,29 @@ class Stochastic(Checked):
         def step(chosen: Int64) -> float:
             return learner.step(lists.some(chosen), loss, device=self.device)[0]
 
-        if self._stays:
-            gains = torch.from_numpy(finite_gains(lists)).to(self.device)
+        if not self._stays:
+            return self._passes(learner, usable, step, seed, "lists")
+        gains = torch.from_numpy(finite_gains(lists)).to(self.device)
 
-            def list_losses(scores: Tensor, row: Tensor, chosen: Int64) -> Tensor:
-                sizes = np.diff(lists.begin)[chosen]
-                begin = torch.from_numpy(np.append(0, sizes.cumsum())).to(self.device)
-                return listwise_losses(loss, scores, gains.index_select(0, row), begin)
+        def list_losses(scores: Tensor, row: Tensor, chosen: Int64) -> Tensor:
+            begin = torch.from_numpy(offsets(sizes[chosen])).to(self.device)
+            return listwise_losses(loss, scores, gains.index_select(0, row), begin)
 
-            there = _Rows(lists.rows, lists.begin, self.device)
-            stay = there.step_of(learner, loss, list_losses, drop_noise=True)
-            return self._passes(learner, usable, stay, seed, "lists")
-
-        return self._passes(learner, usable, step, seed, "lists")
+        stay = self._on_device(learner, lists.rows, lists.begin, list_losses)
+        return self._passes(learner, usable, stay, seed, "lists")
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for pairs; else as `solve`."""
         check_pairs(len(pairs))
         learner = self._begin(start)
         loss = cast(PairwiseLoss, self.loss)
-
-        def step(chosen: Int64) -> float:
-            return learner.step_rows(pairs, loss, chosen, device=self.device)
-
+        step = partial(learner.step_rows, pairs, loss, device=self.device)
         if self._stays:
 
             def pair_losses(margins: Tensor, row: Tensor, chosen: Int64) -> Tensor:
                 return check_losses(loss(margins), loss, margins)
 
-            there = _Rows(pairs, np.arange(len(pairs) + 1), self.device)
-            stay = there.step_of(learner, loss, pair_losses, drop_noise=False)
-            return self._passes(learner, np.arange(len(pairs)), stay, seed, "pairs")
-
+            step = self._on_device(learner, pairs, np.arange(len(pairs) + 1), pair_losses)
         return self._passes(learner, np.arange(len(pairs)), step, seed, "pairs")
 
     @property
@@ -153,11 +147,11 @@ class Stochastic(Checked):
         self,
         learner: Learner,
         items: Int64,
-        step: Callable[[Int64], float],
+        step: Callable[[Int64], Any],
         seed: Sequence[int],
         name: str,
     ) -> Solution:
-        """Take all passes; `step` returns the mean loss of some items."""
+        """Take all passes; `step` returns the mean loss of some items, perhaps on the device."""
         optimizer: Any = learner.optimizer
         generator = np.random.default_rng(seed)
         size = items.size if self.loss.reduction == "each" else self.batch_size
@@ -172,57 +166,47 @@ class Stochastic(Checked):
         values = final.detach().to("cpu", torch.float64).numpy()
         return Solution(values, {"loss": mean, name: items.size})
 
-
-class _Rows:
-    """Rows on a device, where those that a step takes are put together.
-
-    rows: in the ids of the weights.
-    begin (int64 [items + 1]): the first row of each list, or pair.
-    """
-
-    def __init__(self, rows: Rows, begin: Int64, device: torch.device | str) -> None:
-        self.begin, self.row_begin, self.device = begin, rows.begin, device
-        self.starts = torch.from_numpy(rows.begin).to(device)
-        self.feature = torch.from_numpy(rows.feature.astype(np.int64)).to(device)
-        self.value = torch.from_numpy(rows.value).to(device)
-
-    def step_of(
+    def _on_device(
         self,
         learner: Learner,
-        loss: Loss,
+        rows: Rows,
+        begin: Int64,
         losses_of: Callable[[Tensor, Tensor, Int64], Tensor],
-        *,
-        drop_noise: bool,
-    ) -> Callable[[Int64], Any]:
-        """Return a function that takes a step on some items, and returns their mean loss, there.
+    ) -> Callable[[Int64], Tensor]:
+        """Return a function that takes a step on some lists, or pairs, and returns their mean loss.
 
+        Rows stay on the device, where those that a step takes are put together.
+
+        rows: in the ids of the weights.
+        begin (int64 [items + 1]): the first row of each list, or pair.
         losses_of: of the scores of all rows, the rows, and the items.
-        drop_noise: see `torchtune_smt.core.scoring.score_rows`.
         """
-        optimizer, weight = learner.optimizer, learner.weights.parameter
+        device, optimizer, weight = self.device, learner.optimizer, learner.weights.parameter
+        starts = torch.from_numpy(rows.begin).to(device)
+        features = torch.from_numpy(rows.feature.astype(np.int64)).to(device)
+        values = torch.from_numpy(rows.value).to(device)
 
         def step(items: Int64) -> Tensor:
-            begin, end = self.begin[items], self.begin[items + 1]
-            row = _spread(begin, end - begin)
-            sizes = self.row_begin[row + 1] - self.row_begin[row]
-            rows = torch.from_numpy(row).to(self.device)
-            length = torch.from_numpy(sizes).to(self.device)
-            number = torch.arange(row.size, device=self.device)
+            row = places_of(begin, items)[1]
+            sizes = rows.begin[row + 1] - rows.begin[row]
+            chosen_rows = torch.from_numpy(row).to(device)
+            length = torch.from_numpy(sizes).to(device)
+            number = torch.arange(row.size, device=device)
             total = int(sizes.sum())
             owner = number.repeat_interleave(length, output_size=total)
-            place = self.starts.index_select(0, rows) - (length.cumsum(0) - length)
-            place = place.index_select(0, owner) + torch.arange(total, device=self.device)
-            feature = self.feature.index_select(0, place)
-            value = self.value.index_select(0, place).to(weight.dtype)
+            place = starts.index_select(0, chosen_rows) - (length.cumsum(0) - length)
+            place = place.index_select(0, owner) + torch.arange(total, device=device)
+            feature = features.index_select(0, place)
+            value = values.index_select(0, place).to(weight.dtype)
             optimizer.catch_up(feature)
             with torch.inference_mode(False), torch.enable_grad():
                 chosen = weight.detach().index_select(0, feature).requires_grad_()
                 scores = chosen.new_zeros(row.size).index_add(0, owner, chosen * value)
-                losses = losses_of(scores, rows, items)
-                torch.autograd.backward(reduce(losses, loss.reduction))
+                losses = losses_of(scores, chosen_rows, items)
+                torch.autograd.backward(reduce(losses, self.loss.reduction))
             parts = chosen.grad
             assert parts is not None
-            if drop_noise:
+            if is_listwise(self.loss):
                 feature, parts = without_noise(feature, parts)
             weight.grad = sparse_vector(feature, parts, weight.numel(), ascending=False)
             optimizer.step()
@@ -231,10 +215,3 @@ class _Rows:
             return losses.detach().mean()
 
         return step
-
-
-def _spread(begin: Int64, sizes: Int64) -> Int64:
-    """Return begin[i], begin[i] + 1, ..., so many for each i."""
-    within = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
-    result: Int64 = np.repeat(begin, sizes) + within
-    return result

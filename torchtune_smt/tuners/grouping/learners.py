@@ -67,23 +67,8 @@ def group_learner(
 
     Raises InputError: an option is out of range.
     """
-    learner = _learner(options, oscar, strength, algorithm, compute, device)
-    if options["scaling"] == "none" and not options["merge_identical"]:
-        return learner
-    scaling, merge = options["scaling"], options["merge_identical"]
-    return PreparedLearning(learner.regularizer, learner, scaling, merge)
-
-
-def _learner(
-    options: Mapping[str, Any],
-    oscar: Oscar,
-    strength: Mapping[str, float | None],
-    algorithm: Mapping[str, Any],
-    compute: Compute,
-    device: str,
-) -> GroupLearner:
-    learning, passes = options["learning"], options["passes"]
-    if learning == "batch":
+    learner: GroupLearner
+    if options["learning"] == "batch":
         chosen = options["minimizer"]
         with named_errors("tuner.minimizer"):
             loss = minimizer_loss(chosen["loss"], chosen["mu"])
@@ -93,14 +78,19 @@ def _learner(
         fraction = strength["fraction"]
         noise = strength["noise"] if fraction is None else None
         with named_errors("regularizer"):
-            return BatchLearning(oscar, loss, fraction, accuracy, device, chosen["path"], noise)
-    if learning == "random_pairs":
-        return RandomPairs(oscar)
-    if learning == "clusters":
+            learner = BatchLearning(oscar, loss, fraction, accuracy, device, chosen["path"], noise)
+    elif options["learning"] == "random_pairs":
+        learner = RandomPairs(oscar)
+    elif options["learning"] == "clusters":
         with named_errors("tuner.clusters"):
-            return ClusteredWeights(oscar, **options["clusters"], passes=passes)
-    steps = algorithm["regularizer"], algorithm["lr"], algorithm["schedule"], passes
-    with named_errors("tuner"):
-        if learning == "mix":
-            return MixedLearning(*steps, options["shards"], compute)
-        return GroupLearning(*steps)
+            learner = ClusteredWeights(oscar, **options["clusters"], passes=options["passes"])
+    else:
+        steps = *(algorithm[name] for name in ("regularizer", "lr", "schedule")), options["passes"]
+        with named_errors("tuner"):
+            learner = GroupLearning(*steps)
+            if options["learning"] == "mix":
+                learner = MixedLearning(*steps, options["shards"], compute)
+    scaling, merge = options["scaling"], options["merge_identical"]
+    if scaling == "none" and not merge:
+        return learner
+    return PreparedLearning(learner.regularizer, learner, scaling, merge)

@@ -245,22 +245,22 @@ class MixedLearning(StepLearning):
         for done in range(self.passes):
             tasks = (
                 ShardSteps(
-                    shard.pairs,
-                    weights[shard.features],
-                    done * len(shard.pairs),
+                    pairs,
+                    weights[features],
+                    done * len(pairs),
                     self.lr,
                     self.schedule,
                     (*problem.seed, stream, done, number),
                 )
-                for number, shard in enumerate(shards)
+                for number, (features, pairs) in enumerate(shards)
             )
             moved = np.zeros(weights.size)
             loss = 0.0
-            for shard, result in zip(shards, self.compute(tasks), strict=True):
-                moved[shard.features] += result.weights - weights[shard.features]
+            for (features, _), result in zip(shards, self.compute(tasks), strict=True):
+                moved[features] += result.weights - weights[features]
                 loss += result.loss
             weights += moved / len(shards)
-            length = sum(self._length(done, len(shard.pairs)) for shard in shards) / len(shards)
+            length = sum(self._length(done, len(pairs)) for _, pairs in shards) / len(shards)
             sparse, group = oscar.groups(torch.from_numpy(weights[n_dense:]), length)
             weights[n_dense:], blocks[n_dense:] = sparse.numpy(), group.numpy()
             problem.show(what, done + 1, self.passes, "pass")
@@ -274,19 +274,8 @@ class MixedLearning(StepLearning):
         return float(self.lr * (t ** -SCHEDULES[self.schedule]).sum())
 
 
-class Shard(NamedTuple):
-    """Some of the pairs.
-
-    features: those that fire in them, ascending.
-    pairs: features are places in `features`.
-    """
-
-    features: Int64
-    pairs: Rows
-
-
-def cut(pairs: Rows, shards: int, seed: Sequence[int]) -> list[Shard]:
-    """Return random shards of pairs, whose sizes differ by one at most."""
+def cut(pairs: Rows, shards: int, seed: Sequence[int]) -> list[tuple[Int64, Rows]]:
+    """Return random shards of pairs, whose sizes differ by one at most; see `Rows.numbered`."""
     order = np.random.default_rng(seed).permutation(len(pairs))
     parts = np.array_split(order, min(shards, len(pairs)))
-    return [Shard(*pairs.chosen(np.sort(part)).numbered()) for part in parts]
+    return [pairs.chosen(np.sort(part)).numbered() for part in parts]
