@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Float64
 
-# A column of which less than the first part is independent of those before it is replaced by that
-# part; less than the second is rounding, and the column says nothing of its own.
+# Where the columns, each of size 1, have a direction of less than the first, their basis is another
+# one; of less than the second part of the largest one, it is rounding, and says nothing.
 NEARLY, DEPENDENT = 1e-3, 1e-13
 # Directions of the dense features whose curvature is less than this part of the largest one are
 # taken to be without: a feature that never differs, or two that always do alike.
@@ -22,20 +22,19 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class DenseBasis:
-    """Z of k' columns with X = Z B: each is one of X, or what one has of its own.
+    """Z of k' columns with X = Z B: X itself, or orthogonal columns.
 
     The weights v = B w of Z give the same margins as w of X. Curvatures of Z are of full rank to
     machine precision where those of X, with squares of differences that are themselves small,
-    are not. Few columns are replaced, mostly none, so that where a pair has a 0 it keeps it.
+    are not.
 
     matrix (float64 [k', k]): B.
-    kept (int64 [k']): columns of X that those of Z stand for; other ones are combinations of these.
-    size (float64 [k]): norms of the columns of X.
+    back (float64 [k, k']): the inverse of B that is least in the unit of what features do; None
+        where B is I.
     """
 
     matrix: Float64
-    kept: Int64
-    size: Float64
+    back: Float64 | None = None
 
     def inside(self, weights: Float64) -> Float64:
         """Return v, float64 [k'], for weights w of X."""
@@ -44,18 +43,9 @@ class DenseBasis:
 
     def weights(self, inside: Float64, start: Float64) -> Float64:
         """Return weights w with B w = v, nearest to a start in the unit of what features do."""
-        b, kept = self.matrix, self.kept
-        found = np.zeros(start.size)
-        found[kept] = np.linalg.solve(b[:, kept], inside)
-        others = np.setdiff1d(np.arange(start.size), kept)
-        if others.size:
-            # Directions that change nothing.
-            flat = np.zeros((start.size, others.size))
-            flat[others, np.arange(others.size)] = 1.0
-            flat[kept] = -np.linalg.solve(b[:, kept], b[:, others])
-            scale = self.size[:, None]
-            away = self.size * (start - found)
-            found += flat @ np.linalg.lstsq(scale * flat, away, rcond=None)[0]
+        if self.back is None:
+            return inside
+        found: Float64 = start + self.back @ (inside - self.matrix @ start)
         return found
 
     def gradient(self, inside: Float64) -> Float64:
@@ -80,57 +70,14 @@ def dense_basis(x: Float64) -> tuple[Float64, DenseBasis]:
     length = np.sqrt(np.diag(gram))
     length[length == 0.0] = 1.0
     size = largest * length
-    same = DenseBasis(np.eye(k), np.arange(k), size)
     # All singular values of X that are no less than this are well known even from their squares.
     if k == 0 or np.linalg.eigvalsh(gram / np.outer(length, length))[0] >= NEARLY**2:
-        return x, same
-    basis, replaced = independent(triangle(x, size), size, np.sqrt(len(x)))
-    kept = basis.kept
-    x = x.copy()
-    for begin in range(0, len(x), CHUNK):
-        rows = x[begin : begin + CHUNK]
-        for place in replaced:
-            j = kept[place]
-            rows[:, j] -= rows[:, kept[:place]] @ basis.matrix[:place, j]
-            rows[:, j] /= basis.matrix[place, j]
-    return (x if kept.size == k else np.ascontiguousarray(x[:, kept])), basis
-
-
-def independent(r: Float64, size: Float64, norm: float) -> tuple[DenseBasis, list[int]]:
-    """Return a basis of columns, one after the other, and the places in it of new ones.
-
-    r (float64 [k, k]): `triangle` of X.
-    size (float64 [k]): norms of the columns of X.
-    norm: that of columns that are made.
-    """
-    k = size.size
-    matrix = np.zeros((k, k))
-    # Of Z, whose columns have norm 1 here, and their norms.
-    columns, norms = np.zeros((k, 0)), np.zeros(0)
-    kept: list[int] = []
-    replaced: list[int] = []
-    for j, column in enumerate(r.T):
-        n = len(kept)
-        rest, part = column.copy(), np.zeros(n)
-        # Twice, or rounding of the first time is left in what is small.
-        for _ in range(2 if n else 0):
-            more = np.linalg.lstsq(columns, rest, rcond=None)[0]
-            part += more
-            rest -= columns @ more
-        own = float(np.linalg.norm(rest))
-        if own >= NEARLY:
-            matrix[n, j] = 1.0
-            new, length = column, float(size[j])
-        else:
-            matrix[:n, j] = size[j] * part / norms
-            if own <= DEPENDENT:
-                continue
-            matrix[n, j] = size[j] * own / norm
-            new, length = rest / own, norm
-            replaced.append(n)
-        columns, norms = np.column_stack([columns, new]), np.append(norms, length)
-        kept.append(j)
-    return DenseBasis(matrix[: len(kept)], np.array(kept, np.int64), size), replaced
+        return x, DenseBasis(np.eye(k))
+    _, part, turn = np.linalg.svd(triangle(x, size))
+    kept = part > DEPENDENT * part[0]
+    part, turn, root = part[kept, None], turn[kept], np.sqrt(len(x))
+    back = root * (turn / part).T / size[:, None]
+    return x @ back, DenseBasis(part * turn * size / root, back)
 
 
 def triangle(x: Float64, size: Float64) -> Float64:
