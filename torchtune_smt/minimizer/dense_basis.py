@@ -16,7 +16,7 @@ NEARLY, DEPENDENT = 1e-3, 1e-13
 FLAT = 1e-13
 # Curvatures of features below it are none: the square of their inverse is no number any more.
 NOTHING = 1e-290
-# Rows that are changed at a time.
+# Rows that are looked at at a time.
 CHUNK = 1 << 16
 
 

@@ -120,7 +120,7 @@ class StoredPairs:
     def given_margins(self, weights: Float64) -> tuple[Float64, float] | None:
         """Return W·x of each pair with the dense features as they were given, and its rounding.
 
-        None where `margins` does so: where `basis` has replaced none. Otherwise what it has made
+        None where `margins` does so: where `basis` is of these themselves. Otherwise what it has
         differs from them by rounding, which large weights make visible.
 
         weights (float64 [D])

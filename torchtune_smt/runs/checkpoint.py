@@ -30,7 +30,7 @@ from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.tuners.base import Report, Tuner
 
 _CURE: Final = "start the run anew"
-ARCHIVE: Final = Archive("checkpoint", 6, _CURE)
+ARCHIVE: Final = Archive("checkpoint", 7, _CURE)
 NAMES: Final = Archive("file of names", 1, _CURE)
 STEPS: Final = Archive(
     "file of steps", 1, "remove it, and the run takes the steps since its checkpoint again"

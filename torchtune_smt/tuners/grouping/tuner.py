@@ -16,6 +16,7 @@ from torchtune_smt.core.archive import DAMAGED, well_formed
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU
@@ -188,40 +189,29 @@ class GroupingTuner(Tuner):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what there is besides weights; the lists are in their folders."""
-        groups = self._learnt
-        # Few features have a group: from 1, and 0 is none. Of their factors, 0 stands for 1.
-        numbers = factors = None
-        if groups is not None:
-            numbers = torch.from_numpy(groups.group + 1).to_sparse()
-        if groups is not None and groups.factor is not None:
-            factors = np.where(groups.factor == 1.0, 0.0, groups.factor)
+        parts = (None, None) if self._learnt is None else (self._learnt.group, self._learnt.factor)
+        groups, factors = (None if part is None else torch.from_numpy(part) for part in parts)
         return {
             "train": self.train.lists.state_dict(),
             "dev": self.dev.state_dict(),
-            "groups": numbers,
-            "factors": None if factors is None else torch.from_numpy(factors).to_sparse(),
+            "groups": groups,
+            "factors": factors,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """See `Tuner`; the lists must be those of the run, and the groups fit."""
+        # There are no more groups than features.
+        dimension, learnt = len(self.weights.features), None
         with well_formed():
             names = ("groups", "factors", "train", "dev")
             groups, factors, train, dev = (state_dict[name] for name in names)
-            learnt = factor = None
-            if factors is not None:
-                if factors.dtype != torch.float64 or factors.numel() != groups.numel():
-                    raise ValueError(DAMAGED)
-                factor = factors.to_dense().numpy()
-                factor[factor == 0.0] = 1.0
             if groups is not None:
-                # There are no more groups than features.
-                dimension = len(self.weights.features)
-                if groups.dtype != torch.int64 or groups.numel() > dimension:
+                numbers = vector(groups, torch.int64, dimension).numpy()
+                if numbers.size and not -1 <= numbers.min() <= numbers.max() < dimension:
                     raise ValueError(DAMAGED)
-                numbers = groups.to_dense().numpy()
-                if numbers.size and not 0 <= numbers.min() <= numbers.max() <= dimension:
-                    raise ValueError(DAMAGED)
-                learnt = FeatureGroups(numbers - 1, self.weights.n_dense, factor)
+                if factors is not None:
+                    factors = vector(factors, torch.float64, dimension).numpy()
+                learnt = FeatureGroups(numbers, self.weights.n_dense, factors)
         self.dev.load_state_dict(dev)
         self.train.lists.load_state_dict(train)
         self._learnt = learnt
