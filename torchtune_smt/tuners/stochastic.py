@@ -118,7 +118,7 @@ class Stochastic(Checked):
         check_pairs(len(pairs))
         learner = self._begin(start)
         loss = cast(PairwiseLoss, self.loss)
-        step = partial(learner.step_rows, pairs, loss, device=self.device)
+        step: Callable[[Int64], Any] = partial(learner.step_rows, pairs, loss, device=self.device)
         if self._stays:
 
             def pair_losses(margins: Tensor, row: Tensor, chosen: Int64) -> Tensor:

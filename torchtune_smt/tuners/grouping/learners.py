@@ -85,7 +85,7 @@ def group_learner(
         with named_errors("tuner.clusters"):
             learner = ClusteredWeights(oscar, **options["clusters"], passes=options["passes"])
     else:
-        steps = *(algorithm[name] for name in ("regularizer", "lr", "schedule")), options["passes"]
+        steps = algorithm["regularizer"], algorithm["lr"], algorithm["schedule"], options["passes"]
         with named_errors("tuner"):
             learner = GroupLearning(*steps)
             if options["learning"] == "mix":
