@@ -44,14 +44,22 @@ class Evaluated(NamedTuple):
     tuned: float | None = None
 
 
-def evaluate_by(
-    judge: Judge | None, decoder: Decoder, snapshot: Snapshot, sentences: Sentences
-) -> Evaluated:
-    """Return corpus BLEU of the best hypotheses, these, and their score by a metric, if any.
+def evaluate(
+    decoder: Decoder, snapshot: Snapshot, sentences: Sentences
+) -> tuple[CorpusScore, list[str]]:
+    """Return corpus BLEU of the best hypotheses, and these, one a line.
 
     Without references BLEU comes from the statistics of the lists, and a line has the place of
     the hypothesis in its list (from 0, after copies were dropped).
     """
+    score, lines, _ = evaluate_by(None, decoder, snapshot, sentences)
+    return score, lines
+
+
+def evaluate_by(
+    judge: Judge | None, decoder: Decoder, snapshot: Snapshot, sentences: Sentences
+) -> Evaluated:
+    """Return what `evaluate` does, with the score by a metric for these sentences, if any."""
     if sentences.has_references:
         best = list(_best(decoder, snapshot, sentences.sources))
         lines = [kbest.text(0) for kbest in best]
