@@ -17,12 +17,15 @@ from torchtune_smt.decoders.search_kernels import (
     CHILD1,
     CHILD2,
     EDGE,
+    GLUE_NEXT,
     NEXT,
     RULE,
     Chart,
     heap_pop,
     heap_push,
 )
+from torchtune_smt.decoders.target_kernels import Targets
+from torchtune_smt.features.rule_kernels import SentenceFeatures
 
 RANK1, RANK2 = 1, 2  # columns of `Derivations.derivation`, behind the edge
 
@@ -49,6 +52,26 @@ class Derivations(NamedTuple):
     item: Int32
 
 
+class Columns(NamedTuple):
+    """Where the dense features stand in a row that depend on more than a rule.
+
+    first_orientation: the first of those of reordering, which end at `own`.
+    backward, forward: the first of a direction's orientations; -1 where there is no such direction.
+    own: the first of the decoder's own.
+    language_model_unit: what one of log10 counts.
+    glue, distortion: in decoders that have such a thing.
+    """
+
+    first_orientation: int
+    backward: int
+    forward: int
+    own: int
+    language_model: int
+    language_model_unit: float
+    glue: int
+    distortion: int
+
+
 class _Room(NamedTuple):
     """Arrays of the search that may become too short: derivations, lists, queues, and the stack.
 
@@ -67,8 +90,7 @@ class _Room(NamedTuple):
 @inner
 def _search(
     chart: Chart,
-    target_begin: Int32,
-    target: Int32,
+    targets: Targets,
     unique: bool,
     room: _Room,
     item: Int32,
@@ -79,6 +101,7 @@ def _search(
     `used` counts what is used of the derivations, the pool, the queue and the stack. An array that
     is full is found out before anything is changed, so the search can go on with a longer one.
     """
+    target_begin, target = targets.begin, targets.target
     chart_item, best, edge, edge_score = chart.item, chart.best, chart.edge, chart.edge_score
     derivation, score, code, pool = room.derivation, room.score, room.code, room.pool
     queue_key, queue_value, stack = room.queue_key, room.queue_value, room.stack
@@ -228,16 +251,11 @@ def _search(
 
 
 @kernel
-def best_derivations(
-    chart: Chart, target_begin: Int32, target: Int32, k: int, unique: bool
-) -> Derivations:
+def best_derivations(chart: Chart, targets: Targets, k: int, unique: bool) -> Derivations:
     """Return the `k` best derivations of the goal, and those of other items which they use.
 
     With `unique`, of derivations with equal words every item keeps the best alone, which keeps
     the k best strings exact: a string's best derivation is made of its parts' best ones.
-
-    target_begin (int32 [rules + 1])
-    target: target sides: words (as hypotheses hold them) and gaps -1 and -2.
     """
     room = _Room(
         np.empty((4096, 3), np.int32),
@@ -254,7 +272,7 @@ def best_derivations(
     room.stack[0, 0], room.stack[0, 1] = chart.goal, k - 1
     used = np.zeros(4, np.int64)
     used[3] = 1
-    while not _search(chart, target_begin, target, unique, room, item, used):
+    while not _search(chart, targets, unique, room, item, used):
         room = _Room(
             longer(room.derivation, room.derivation.shape[0] + 1),
             longer(room.score, room.score.size + 1),
@@ -267,29 +285,128 @@ def best_derivations(
     return Derivations(room.derivation, room.score, room.pool, item)
 
 
-@kernel
-def write_row(
-    row: Float64,
-    fired: Int32,
-    feature_id: Int32,
-    feature: Int32,
-    value: Float64,
-    entries: int,
-) -> int:
-    """Write dense features that are not 0 and sparse ones that fired, each once.
+@inner
+def _add_row(feature: Int32, begin: int, end: int, fired: Int32, firings: int) -> int:
+    """Append a row of sparse features to those that fired; return how many did."""
+    for k in range(begin, end):
+        fired[firings] = feature[k]
+        firings += 1
+    return firings
 
-    They stand behind the first `entries` of `feature` and `value`; returns the new number of these.
-    `fired` holds positions in `feature_id`, and is sorted.
+
+@kernel
+def read_off(
+    chart: Chart,
+    span: Int32,
+    derivations: Derivations,
+    source_length: int,
+    targets: Targets,
+    sparse: SentenceFeatures,
+    columns: Columns,
+) -> tuple[Int64, Int32, Int64, Int32, Float64, Float64]:
+    """Return words, features and scores of the goal's derivations, in the form of `KBest`.
+
+    span: of a phrase-based search, see `phrase_search_kernels.search`; else without rows.
+    targets: column f of ``dense`` is feature f; what depends on more than a rule is added here.
     """
-    for f in range(row.size):
-        if row[f] != 0.0:
-            feature[entries], value[entries] = f, row[f]
-            entries += 1
-    fired.sort()
-    for s in range(fired.size):
-        if s > 0 and fired[s] == fired[s - 1]:
-            value[entries - 1] += 1.0
-        else:
-            feature[entries], value[entries] = feature_id[fired[s]], 1.0
-            entries += 1
-    return entries
+    edge, edge_score, derivation = chart.edge, chart.edge_score, derivations.derivation
+    pool, item = derivations.pool, derivations.item
+    target_begin, target, dense = targets.begin, targets.target, targets.dense
+    sparse_begin, sparse_feature, rows, sparse_id = sparse
+    backward, forward = columns.backward, columns.forward
+    by_phrases, orientations = span.shape[0] > 0, (rows - 1) // 2
+    first, k = item[chart.goal, FIRST], item[chart.goal, COUNT]
+    # Pairs (derivation, next symbol). Every level of a derivation covers fewer words than the one
+    # above, or is the glue rule's.
+    stack = np.empty((3 * source_length + 8, 2), np.int32)
+    token_begin, row_begin = np.zeros(k + 1, np.int64), np.zeros(k + 1, np.int64)
+    tokens, fired = np.empty(1024, np.int32), np.empty(64, np.int32)
+    feature, value = np.empty(1024, np.int32), np.empty(1024, np.float64)
+    score = np.empty(k, np.float64)
+    row = np.empty(dense.shape[1], np.float64)
+    words, room, entries = 0, 0, 0
+    for h in range(k):
+        goal = pool[first + h]
+        score[h] = derivations.score[goal]
+        row[:] = 0.0
+        firings, firings_room, end, before = 0, 0, -1, -1
+        stack[0, 0], stack[0, 1] = goal, -1
+        depth = 1
+        while depth > 0:
+            d, q = stack[depth - 1, 0], stack[depth - 1, 1]
+            e = derivation[d, 0]
+            rule = edge[e, RULE]
+            opened = q < 0
+            if opened:
+                q = target_begin[rule] if rule >= 0 else 0
+                if rule >= 0:
+                    room += target_begin[rule + 1] - target_begin[rule]
+                    tokens = longer(tokens, room)
+            child = -1
+            if rule < 0:
+                if q < 2 and edge[e, CHILD1 + q] >= 0:
+                    child = q
+                q += 1
+            else:
+                while child < 0 and q < target_begin[rule + 1]:
+                    if target[q] >= 0:
+                        tokens[words] = target[q]
+                        words += 1
+                    else:
+                        child = -1 - target[q]
+                    q += 1
+            # Phrases in the order of the translation, others before their parts.
+            if child < 0 if by_phrases else opened:
+                row[columns.language_model] += columns.language_model_unit * edge_score[e, 1]
+                if rule == GLUE_NEXT:
+                    row[columns.glue] += 1.0
+                if rule >= 0:
+                    at = rule * rows
+                    firings_room += sparse_begin[at + rows] - sparse_begin[at]
+                    fired = longer(fired, firings_room)
+                    for f in range(row.size):
+                        if not columns.first_orientation <= f < columns.own:
+                            row[f] += dense[rule, f]
+                    at, to = sparse_begin[at], sparse_begin[at + 1]
+                    firings = _add_row(sparse_feature, at, to, fired, firings)
+                if rule >= 0 and by_phrases:
+                    o, o_before = span[e, 2], span[e, 3]
+                    row[columns.distortion] -= abs(span[e, 0] - end - 1)
+                    if backward >= 0:
+                        row[backward + o] += dense[rule, backward + o]
+                    if forward >= 0 and before >= 0:
+                        row[forward + o_before] += dense[before, forward + o_before]
+                    if rows > 1:
+                        at = rule * rows + 1 + o
+                        at, to = sparse_begin[at], sparse_begin[at + 1]
+                        firings = _add_row(sparse_feature, at, to, fired, firings)
+                    if rows > 1 and before >= 0:
+                        at = before * rows + 1 + orientations + o_before
+                        at, to = sparse_begin[at], sparse_begin[at + 1]
+                        firings = _add_row(sparse_feature, at, to, fired, firings)
+                    end, before = span[e, 1], rule
+            if child < 0:
+                depth -= 1
+                continue
+            stack[depth - 1, 1] = q
+            c = edge[e, CHILD1 + child]
+            stack[depth, 0] = pool[item[c, FIRST] + derivation[d, RANK1 + child]]
+            stack[depth, 1] = -1
+            depth += 1
+        token_begin[h + 1] = words
+        feature = longer(feature, entries + row.size + firings)
+        value = longer(value, entries + row.size + firings)
+        for f in range(row.size):
+            if row[f] != 0.0:
+                feature[entries], value[entries] = f, row[f]
+                entries += 1
+        fired[:firings].sort()
+        for s in range(firings):
+            if s > 0 and fired[s] == fired[s - 1]:
+                value[entries - 1] += 1.0
+            else:
+                feature[entries], value[entries] = sparse_id[fired[s]], 1.0
+                entries += 1
+        row_begin[h + 1] = entries
+    tokens, feature, value = tokens[:words].copy(), feature[:entries].copy(), value[:entries].copy()
+    return token_begin, tokens, row_begin, feature, value, score

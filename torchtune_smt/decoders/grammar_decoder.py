@@ -6,11 +6,11 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from threading import Lock
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,18 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.base import Decoder, Derivation
+from torchtune_smt.decoders.derivation_kernels import (
+    FIRST,
+    RANK1,
+    Columns,
+    Derivations,
+    best_derivations,
+    read_off,
+)
 from torchtune_smt.decoders.rule_features import RuleFeatures
+from torchtune_smt.decoders.search_kernels import CHILD1, RULE, Chart, Rules
+from torchtune_smt.decoders.target_kernels import Targets, lay_out, score_alone, score_rules
 from torchtune_smt.features.rule_kernels import SentenceFeatures
 from torchtune_smt.features.templates import RuleTemplate, template_of
 from torchtune_smt.grammar.base import Grammar
@@ -124,7 +134,6 @@ def _key(source: Source) -> _Key:
     return source.index, source.train_index, tuple(source.words)
 
 
-Prepared = TypeVar("Prepared")
 Result = TypeVar("Result")
 FoundList = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
 """Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and
@@ -132,6 +141,8 @@ FoundList = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
 
 # Words of a sentence that a message has, at most.
 _SHOWN: Final = 6
+
+Counts = tuple[float, float, float, float]
 
 LIMIT: Final = integer(1, NO_LIMIT)
 """What limits of a search may be."""
@@ -158,22 +169,53 @@ class SentenceRules:
     sparse: SentenceFeatures
 
 
-class Weighed(NamedTuple, Generic[Prepared]):
-    """A sentence to be decoded under some weights; `sparse_weight` are those of its features."""
+class Weighed(NamedTuple):
+    """A sentence to be decoded under some weights; `sparse_weight` are those of its features.
+
+    targets, options: what `GrammarDecoder._prepare` has made of its rules.
+    """
 
     rules: SentenceRules
-    prepared: Prepared
+    targets: Targets
+    options: Any
     sparse_weight: Float64
     dense_weight: Float64
 
 
-class GrammarDecoder(Decoder, Generic[Prepared]):
+class Found(NamedTuple):
+    """What a search has found: a hypergraph, where its phrases stand, and the best derivations."""
+
+    chart: Chart
+    span: Int32
+    derivations: Derivations
+
+    def best(self) -> int:
+        """Return the best derivation of the goal."""
+        return self.ranked(self.chart.goal, 0)
+
+    def ranked(self, item: int, rank: int) -> int:
+        """Return the derivation of an item that has this rank."""
+        return int(self.derivations.pool[self.derivations.item[item, FIRST] + rank])
+
+    def child(self, d: int, number: int) -> int:
+        """Return the derivation that another one has for its first (0) or second child; or -1."""
+        item = int(self.chart.edge[self.edge(d), CHILD1 + number])
+        return -1 if item < 0 else self.ranked(item, self.derivations.derivation[d, RANK1 + number])
+
+    def edge(self, d: int) -> int:
+        """Return the edge of a derivation."""
+        return int(self.derivations.derivation[d, 0])
+
+    def rule(self, d: int) -> int:
+        """Return the rule of a derivation, as the chart has it."""
+        return int(self.chart.edge[self.edge(d), RULE])
+
+
+class GrammarDecoder(Decoder):
     """A decoder with a grammar and a language model, and sparse features of rules.
 
     model: if it has cross-fitted language models, a source of the training bitext is decoded with
         that of its fold (`torchtune_smt.lm.folds.fold_of`).
-    own_names: the decoder's dense features, behind those of the grammar, which has none of these
-        names.
     longest: words that a rule may cover.
     templates: sparse features.
     orientations: how phrases can be ordered, if the decoder tells that.
@@ -186,6 +228,11 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     keep_mb: memory, in MB, for what of a sentence does not depend on weights: one that is decoded
         again and again, as in tuning, then takes less time. The result does not depend on it.
     limits: more limits, such as k, the length of the lists; all are attributes.
+
+    Of the class:
+    own: its dense features, which stand behind those of the grammar, and which that has none of:
+        what they count for each rule, each word, each word that the language model does not know,
+        and each rule that copies a word.
 
     Raises ValueError: a limit is below 1 or absurdly large, `keep_mb` is below 0, `unknown` is
         neither, or a template needs what is not there (`RuleFeatures`).
@@ -200,14 +247,17 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         keep_mb=least(0, infinite=True),
     )
 
+    own: ClassVar[Mapping[str, Counts]]
+
     k: int
     max_words: int
     pop_limit: int
+    table_limit: int = NO_LIMIT
+    _columns: Columns
 
     def __init__(
         self,
         model: Model,
-        own_names: Sequence[str],
         longest: int,
         templates: Sequence[RuleTemplate],
         *,
@@ -233,29 +283,84 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         self.unknown = unknown
         self.seconds = seconds
         self.words = self.grammar.target_words
-        _check_names(self.grammar, own_names, self._template_names)
-        self.dense_names = [*self.grammar.dense_names, *own_names]
+        _check_names(self.grammar, self.own, self._template_names)
+        self.dense_names = [*self.grammar.dense_names, *self.own]
         self.features = Vocabulary(self.dense_names)
         self._longest = longest
         self._orientations = list(orientations)
         self._rule_features = self._new_rule_features(self.features)
         self._lm_words: list[Int32] = [np.empty(0, np.int32) for _ in self.models]
+        # Scores of phrases by themselves in each model, found when they are first met: pages of
+        # zeros cost nothing.
+        known = len(self.grammar) if self.phrases else 0
+        self._alone = [(np.zeros((known, 3), np.int32), np.zeros(known)) for _ in self.models]
+        self._alone_lock = Lock()
         # The sentences decoded last, with the symbols of all rules that match each.
         self._last: list[tuple[Source, Int32]] = []
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self._keep_mb = keep_mb
         self._kept = self._new_kept()
 
-    @abstractmethod
-    def _prepare(self, rules: SentenceRules) -> Prepared:
-        """Return what else of a sentence does not depend on weights; runs in threads."""
+    def _options(self, rules: SentenceRules, targets: Targets) -> Any:
+        """Return what a search needs besides, and does not depend on weights; runs in threads."""
+        return None
 
     @abstractmethod
-    def _translate(self, sentence: Weighed[Prepared], k: int, stop: UInt8) -> FoundList:
+    def _graph(
+        self, sentence: Weighed, scored: Rules, lm_weight: float, stop: UInt8
+    ) -> tuple[Chart, Int32]:
+        """Return the hypergraph of a sentence, and where its phrases stand; runs in threads.
+
+        It has no goal if `stop` (see `deadline`) was set in the middle of the search.
+        """
+
+    @abstractmethod
+    def _parts(self, found: Found, rules: SentenceRules, source: Source) -> Iterable[Derivation]:
+        """Return the parts of the best translation, as they are glued together."""
+
+    def _prepare(self, rules: SentenceRules) -> tuple[Targets, Any]:
+        """Return what else of a sentence does not depend on weights; runs in threads."""
+        behind = int(self.phrases or 0)
+        targets = lay_out(
+            self.grammar.target_begin,
+            self.grammar.target_symbols,
+            rules.grammar.rule,
+            rules.grammar.dense,
+            rules.copies,
+            rules.lm_words,
+            np.array(list(self.own.values()), np.float64),
+            behind,
+        )
+        # Who finds a phrase that somebody has begun to write down would take it for whole.
+        with self._alone_lock if self.phrases else nullcontext():
+            tables, alone = self.models[rules.model].tables, self._alone[rules.model]
+            score_alone(*tables, rules.grammar.rule, targets, behind, *alone)
+        return targets, self._options(rules, targets)
+
+    def _search(self, sentence: Weighed, k: int, stop: UInt8) -> Found:
         """Decode one sentence; runs in threads, and changes nothing that they share.
 
-        Raises OutOfTimeError: `stop` (see `deadline`) was set in the middle of the search.
+        Raises OutOfTimeError: `stop` was set in the middle of the search.
         """
+        columns, rules = self._columns, sentence.rules
+        lm_weight = float(sentence.dense_weight[columns.language_model])
+        lm_weight *= columns.language_model_unit
+        # What a rule scores wherever it stands: no orientation.
+        own_weight = sentence.dense_weight.copy()
+        own_weight[columns.first_orientation : columns.own] = 0.0
+        scored = score_rules(
+            rules.grammar.rule_begin,
+            sentence.targets,
+            own_weight,
+            rules.sparse,
+            sentence.sparse_weight,
+            lm_weight,
+            self.table_limit,
+        )
+        chart, span = self._graph(sentence, scored, lm_weight, stop)
+        if chart.goal < 0:
+            raise OutOfTimeError
+        return Found(chart, span, best_derivations(chart, sentence.targets, k, self.unique))
 
     @classmethod
     def longest_source(cls, options: Mapping[str, Any]) -> int | None:
@@ -294,7 +399,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             with deadline(self.seconds) as stop:
                 try:
                     one = Weighed(*self._prepared(sources[s], sentences[s]), sparse[s], dense)
-                    return self._translate(one, size, stop)
+                    return read_off(
+                        *self._search(one, size, stop),
+                        one.rules.words.size,
+                        one.targets,
+                        one.rules.sparse,
+                        self._columns,
+                    )
                 except OutOfTimeError:
                     raise self._failed(
                         sources[s],
@@ -369,11 +480,24 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         dense, *sparse = np.split(snapshot.read(self.features, ids), bounds)
         return dense, sparse
 
-    def _weighed(self, source: Source, snapshot: Snapshot) -> Weighed[Prepared]:
-        """Return what `_translate` takes of one sentence."""
+    def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
+        """Return the rules of the best translation."""
         sentences = self._sentences([source])
         dense, sparse = self._weights_of(sentences, snapshot)
-        return Weighed(*self._prepared(source, sentences[0]), sparse[0], dense)
+        one = Weighed(*self._prepared(source, sentences[0]), sparse[0], dense)
+        with deadline(None) as never:
+            found = self._search(one, 1, never)
+        parts = self._parts(found, one.rules, source)
+        return Derivation("", "", 0, len(source.words), tuple(parts))
+
+    def _sides(self, rule: int, rules: SentenceRules, source: Source) -> tuple[str, str]:
+        """Return the sides of a sentence's rule as text."""
+        copied = rule - rules.grammar.rule.size
+        if copied >= 0:
+            word = source.words[copied]
+            return word, word if rules.copies[copied] >= 0 else ""
+        left, right = self.grammar.rule_text(int(rules.grammar.rule[rule]))
+        return " ".join(left), " ".join(right)
 
     def fork(self) -> Self:
         """Return a decoder like this one, whose vocabulary of features grows on its own."""
@@ -392,7 +516,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     def _new_rule_features(self, features: Vocabulary) -> RuleFeatures:
         return RuleFeatures(self.grammar, self.templates, features, self._orientations)
 
-    def _new_kept(self) -> KeptSentences[tuple[SentenceRules, Prepared]]:
+    def _new_kept(self) -> KeptSentences[tuple[SentenceRules, Targets, Any]]:
         return KeptSentences(1e6 * self._keep_mb)
 
     def _grammar_of(self, source: Source) -> SentenceGrammar:
@@ -445,12 +569,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         new = iter(self._found(missing))
         return [next(new) if one is None else one[0] for one in kept]
 
-    def _prepared(self, source: Source, rules: SentenceRules) -> tuple[SentenceRules, Prepared]:
+    def _prepared(self, source: Source, rules: SentenceRules) -> tuple[SentenceRules, Targets, Any]:
         """Return a sentence's rules, and what else of it does not depend on weights."""
         kept = self._kept.get(source)
         if kept is None:
-            kept = rules, self._prepare(rules)
-            self._kept.offer(source, (_without_prepared(rules), kept[1]))
+            prepared = self._prepare(rules)
+            kept = (rules, *prepared)
+            self._kept.offer(source, (_without_prepared(rules), *prepared))
         return kept
 
     def _in_threads(
@@ -483,7 +608,7 @@ def _without_prepared(rules: SentenceRules) -> SentenceRules:
 
 
 def _check_names(
-    grammar: Grammar, own_names: Sequence[str], template_names: Collection[str]
+    grammar: Grammar, own_names: Collection[str], template_names: Collection[str]
 ) -> None:
     """Refuse a grammar that has a feature of the decoder's: one name has one weight."""
     for name in grammar.dense_names:

@@ -1,4 +1,4 @@
-"""Kernels of the hierarchical decoder: rules of a sentence, the chart, and what is read off.
+"""Kernels of the hierarchical decoder: the chart of a sentence.
 
 Inner functions take arrays, or named tuples of them which they take apart at once, and never put
 another array in the place of one: numba counts references to arrays, atomically, wherever a loop
@@ -7,16 +7,12 @@ does.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt8
+from torchtune_smt.core.arrays import Int32, Int64, Records, UInt8
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.core.sequences_kernels import longer
-from torchtune_smt.decoders.derivation_kernels import COUNT, FIRST, RANK1, Derivations, write_row
 from torchtune_smt.decoders.search_kernels import (
-    CHILD1,
     EDGE,
     FULL,
     GLUE_FIRST,
@@ -24,7 +20,6 @@ from torchtune_smt.decoders.search_kernels import (
     GOAL,
     LEFT,
     RIGHT,
-    RULE,
     Chart,
     Queue,
     Rules,
@@ -37,142 +32,8 @@ from torchtune_smt.decoders.search_kernels import (
     new_slots,
     push,
 )
-from torchtune_smt.features.rule_kernels import SentenceFeatures
+from torchtune_smt.decoders.target_kernels import Targets
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
-
-
-class Targets(NamedTuple):
-    """Target sides and dense features of a sentence's rules, and what the language model says.
-
-    begin (int32 [rules + 1])
-    target, target_lm: symbols, as target words and as words of the language model; gaps are -1 and
-        -2 in both.
-    dense (float64 [rules, F + 5]): behind those of the grammar the columns LanguageModel (0 here),
-        LanguageModel_OOV, WordPenalty, PassThrough, Glue.
-    state (int32 [rules, 4]): the string before the first gap (left, full, right; see
-        `search_kernels`), and where it ends in the rule's target side.
-    alone (float64 [rules, 2]): Log10 probability of that string; and of all runs of words, each
-        taken by itself.
-    """
-
-    begin: Int32
-    target: Int32
-    target_lm: Int32
-    dense: Float64
-    state: Int32
-    alone: Float64
-
-
-@kernel
-def local_rules(
-    table: Records,
-    nodes: Records,
-    target_begin: Int64,
-    target_symbols: Int32,
-    rule: Int64,
-    dense: Float64,
-    copies: Int32,
-    lm_words: Int32,
-    word_value: float,
-) -> Targets:
-    """Return what of a sentence's rules does not depend on weights.
-
-    table, nodes: `LmTables`.
-    target_begin, target_symbols: target sides of the whole grammar.
-    rule (int64 [r]): rules of the sentence.
-    dense (float64 [r, F]): their features of the grammar.
-    copies (int32 [n]): source words as target words: each makes a pass-through rule, behind the
-        others; -1 for one that is dropped, the target side of whose rule is empty.
-    lm_words: the language model's word of each target word.
-    word_value: value of the word penalty for one word.
-    """
-    r, n, columns = rule.size, copies.size, dense.shape[1]
-    begin = np.zeros(r + n + 1, np.int32)
-    for i in range(r):
-        begin[i + 1] = begin[i] + target_begin[rule[i] + 1] - target_begin[rule[i]]
-    for i in range(n):
-        begin[r + i + 1] = begin[r + i] + (copies[i] >= 0)
-    target = np.empty(begin[r + n], np.int32)
-    target_lm = np.empty(begin[r + n], np.int32)
-    values = np.zeros((r + n, columns + 5), np.float64)
-    for i in range(r + n):
-        if i < r:
-            for f in range(columns):
-                values[i, f] = dense[i, f]
-            first = target_begin[rule[i]]
-            for k in range(begin[i + 1] - begin[i]):
-                target[begin[i] + k] = target_symbols[first + k]
-        else:
-            if copies[i - r] >= 0:
-                target[begin[i]] = copies[i - r]
-            values[i, columns + 3] = 1.0
-        for k in range(begin[i], begin[i + 1]):
-            target_lm[k] = target[k]
-            if target[k] >= 0:
-                target_lm[k] = lm_words[target[k]]
-                if target_lm[k] == 0:
-                    values[i, columns + 1] += 1.0
-                values[i, columns + 2] += word_value
-    state = np.empty((r + n, 4), np.int32)
-    alone = np.empty((r + n, 2), np.float64)
-    for i in range(r + n):
-        left, full, right, p = 0, 0, 0, 0.0
-        total = 0.0
-        first_gap = -1
-        for k in range(begin[i], begin[i + 1]):
-            if target_lm[k] >= 0:
-                left, full, right, p = add_word(table, nodes, left, full, right, p, target_lm[k])
-            else:
-                if first_gap < 0:
-                    first_gap = k
-                    state[i, 0], state[i, 1], state[i, 2] = left, full, right
-                    alone[i, 0] = p
-                total += p
-                left, full, right, p = 0, 0, 0, 0.0
-        if first_gap < 0:
-            first_gap = begin[i + 1]
-            state[i, 0], state[i, 1], state[i, 2] = left, full, right
-            alone[i, 0] = p
-        state[i, 3] = first_gap
-        alone[i, 1] = total + p
-    return Targets(begin, target, target_lm, values, state, alone)
-
-
-@kernel
-def score_rules(
-    rule_begin: Int32,
-    targets: Targets,
-    dense_weight: Float64,
-    sparse: SentenceFeatures,
-    sparse_weight: Float64,
-    lm_weight: float,
-) -> Rules:
-    """Score the rules of one sentence under the current weights.
-
-    `sparse_weight` has the weights of this sentence's features alone: the cost does not depend on
-    the number of features there are.
-    Rules are ordered by their score plus that of their words in the language model, each run
-    of words taken by itself.
-    """
-    dense, alone = targets.dense, targets.alone
-    sparse_begin, sparse_feature = sparse.begin, sparse.feature
-    n, columns = dense.shape
-    score = np.empty((n, 2), np.float64)
-    estimate = np.empty(n, np.float64)
-    for r in range(n):
-        s = 0.0
-        for f in range(columns):
-            s += dense[r, f] * dense_weight[f]
-        for k in range(sparse_begin[r], sparse_begin[r + 1]):
-            s += sparse_weight[sparse_feature[k]]
-        score[r, 0], score[r, 1] = s, alone[r, 0]
-        estimate[r] = s + lm_weight * alone[r, 1]
-    order = np.arange(n).astype(np.int32)
-    for v in range(rule_begin.size - 1):
-        begin, end = rule_begin[v], rule_begin[v + 1]
-        if end - begin > 1:
-            order[begin:end] = begin + np.argsort(-estimate[begin:end], kind="mergesort")
-    return Rules(order, targets.state, score)
 
 
 @inner
@@ -483,87 +344,3 @@ def fill_chart(
         edges = add_edge(chart, edges, goal, GOAL, x, -1, lm_weight * p, p)
         best[goal] = max(best[goal], lm_weight * p + (best[x] if n > 0 else 0.0))
     return Chart(item, best, chart.edge, chart.edge_score, goal)
-
-
-@kernel
-def read_off(
-    chart: Chart,
-    derivations: Derivations,
-    source_length: int,
-    targets: Targets,
-    sparse: SentenceFeatures,
-    lm_column: int,
-    glue_column: int,
-) -> tuple[Int64, Int32, Int64, Int32, Float64, Float64]:
-    """Return words, features and scores of the goal's derivations, in the form of `KBest`.
-
-    targets: column f of ``dense`` is feature f; `lm_column` and `glue_column` are added up here.
-    """
-    edge, edge_score, derivation = chart.edge, chart.edge_score, derivations.derivation
-    pool, item = derivations.pool, derivations.item
-    sparse_begin, sparse_feature, _, sparse_id = sparse
-    target_begin, target, dense = targets.begin, targets.target, targets.dense
-    first, k = item[chart.goal, FIRST], item[chart.goal, COUNT]
-    columns = dense.shape[1]
-    # Pairs (derivation, next symbol). Every level of a derivation covers fewer words than the one
-    # above, or is the glue rule's.
-    stack = np.empty((3 * source_length + 8, 2), np.int32)
-    token_begin, row_begin = np.zeros(k + 1, np.int64), np.zeros(k + 1, np.int64)
-    tokens, fired = np.empty(1024, np.int32), np.empty(64, np.int32)
-    feature, value = np.empty(1024, np.int32), np.empty(1024, np.float64)
-    score = np.empty(k, np.float64)
-    row = np.empty(columns, np.float64)
-    words, room, entries = 0, 0, 0
-    for h in range(k):
-        goal = pool[first + h]
-        score[h] = derivations.score[goal]
-        row[:] = 0.0
-        firings = 0
-        stack[0, 0], stack[0, 1] = goal, -1
-        depth = 1
-        while depth > 0:
-            d, q = stack[depth - 1, 0], stack[depth - 1, 1]
-            e = derivation[d, 0]
-            rule = edge[e, RULE]
-            if q < 0:
-                q = target_begin[rule] if rule >= 0 else 0
-                row[lm_column] += edge_score[e, 1]
-                if rule == GLUE_NEXT:
-                    row[glue_column] += 1.0
-                if rule >= 0:
-                    room += target_begin[rule + 1] - target_begin[rule]
-                    tokens = longer(tokens, room)
-                    fired = longer(fired, firings + sparse_begin[rule + 1] - sparse_begin[rule])
-                    for f in range(columns):
-                        row[f] += dense[rule, f]
-                    for s in range(sparse_begin[rule], sparse_begin[rule + 1]):
-                        fired[firings] = sparse_feature[s]
-                        firings += 1
-            child = -1
-            if rule < 0:
-                if q < 2 and edge[e, CHILD1 + q] >= 0:
-                    child = q
-                q += 1
-            else:
-                while child < 0 and q < target_begin[rule + 1]:
-                    if target[q] >= 0:
-                        tokens[words] = target[q]
-                        words += 1
-                    else:
-                        child = -1 - target[q]
-                    q += 1
-            if child < 0:
-                depth -= 1
-                continue
-            stack[depth - 1, 1] = q
-            c = edge[e, CHILD1 + child]
-            stack[depth, 0] = pool[item[c, FIRST] + derivation[d, RANK1 + child]]
-            stack[depth, 1] = -1
-            depth += 1
-        token_begin[h + 1] = words
-        feature = longer(feature, entries + columns + firings)
-        value = longer(value, entries + columns + firings)
-        entries = write_row(row, fired[:firings], sparse_id, feature, value, entries)
-        row_begin[h + 1] = entries
-    tokens, feature, value = tokens[:words].copy(), feature[:entries].copy(), value[:entries].copy()
-    return token_begin, tokens, row_begin, feature, value, score

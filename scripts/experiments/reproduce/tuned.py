@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from hydra import compose, initialize_config_dir
@@ -141,9 +141,7 @@ class Corpus:
     def _references(self, name: str) -> list[list[str]]:
         return [[" ".join(words) for words in row] for row in self._sets[name].references]
 
-    def _system(
-        self, overrides: Sequence[str], folder: Path
-    ) -> tuple[GrammarDecoder[Any], Weights]:
+    def _system(self, overrides: Sequence[str], folder: Path) -> tuple[GrammarDecoder, Weights]:
         cfg = configuration(overrides)
         templates = [instantiate(template) for template in cfg.features.templates]
         decoder = instantiate(cfg.decoder, _partial_=True)(self._model, templates=templates)
