@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.core.offsets import are_offsets, offsets, places_of, runs
-from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.rows import Rows, numbered
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import KBestLists
@@ -91,10 +91,17 @@ def test_other_ids(dicts, new, dropped):
     assert dicts_of(renamed) == [
         dict(sorted((ids[f], v) for f, v in row.items() if ids[f] >= 0)) for row in dicts
     ]
-    feature, numbered = rows.numbered()
-    numbered.check(feature.size)
+    feature, own = rows.numbered()
+    own.check(feature.size)
     assert feature.tolist() == sorted({f for row in dicts for f in row})
-    assert feature[numbered.feature].tolist() == rows.feature.tolist()
+    assert feature[own.feature].tolist() == rows.feature.tolist()
+
+
+@pytest.mark.parametrize(("size", "largest"), [(0, 1), (9, 5), (60_000, 10**9), (500_000, 400_000)])
+def test_numbers_as_numpy_has_them(size, largest):
+    ids = np.random.default_rng(size).integers(-largest, largest, size)
+    distinct, place = np.unique(ids, return_inverse=True)
+    assert all(map(np.array_equal, numbered(ids), (distinct, place)))
 
 
 @given(st.lists(st.lists(st.integers()), max_size=5), st.data())

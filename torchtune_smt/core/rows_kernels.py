@@ -12,6 +12,9 @@ from torchtune_smt.core.sequences_kernels import table_size
 # then rounding noise, which AdaGrad would blow up to a step of full size.
 NOISE = 1e-12
 
+# Slots that a hash table begins with at most.
+_FIRST_SIZE = 1 << 16
+
 
 @inlined
 def dot_row(row: int, begin: Int64, feature: Int32, value: Float64, weights: Float64) -> float:
@@ -151,27 +154,41 @@ def differences(
     return out_begin, out_feature[:n].copy(), out_value[:n].copy()
 
 
-@kernel
-def number_distinct(ids: Int32 | Int64) -> tuple[Int64, Int64]:
-    """Number ids in the order of first sight: return (distinct ids, number of each id).
-
-    A hash table finds the distinct ones, so that only these need sorting.
-    """
-    slots = np.full(table_size(ids.size), -1, np.int64)
+@inner
+def _number_some(
+    ids: Int32 | Int64, start: int, slots: Int32, distinct: Int64, count: int, number: Int32
+) -> tuple[int, int]:
+    """Number ids from `start` on until the table is half full; return where it stopped, `count`."""
     mask = slots.size - 1
-    distinct = np.empty(ids.size, np.int64)
-    number = np.empty(ids.size, np.int64)
-    count = 0
-    for p in range(ids.size):
+    for p in range(start, ids.size):
         id = np.int64(ids[p])
         slot = ((id * 0x9E3779B1) >> 15) & mask
         while slots[slot] >= 0 and distinct[slots[slot]] != id:
             slot = (slot + 1) & mask
         if slots[slot] < 0:
+            if 2 * count >= slots.size:
+                return p, count
             slots[slot] = count
             distinct[count] = id
             count += 1
         number[p] = slots[slot]
+    return ids.size, count
+
+
+@kernel
+def number_distinct(ids: Int32 | Int64) -> tuple[Int64, Int32]:
+    """Number ids in the order of first sight: return (distinct ids, number of each id).
+
+    A hash table finds the distinct ones, so that only these need sorting. It grows with them.
+    """
+    slots = np.full(min(table_size(ids.size), _FIRST_SIZE), -1, np.int32)
+    distinct = np.empty(ids.size, np.int64)
+    number = np.empty(ids.size, np.int32)
+    p, count = _number_some(ids, 0, slots, distinct, 0, number)
+    while p < ids.size:
+        slots = np.full(4 * slots.size, -1, np.int32)
+        _number_some(distinct[:count], 0, slots, distinct, 0, np.empty(count, np.int32))
+        p, count = _number_some(ids, p, slots, distinct, count, number)
     return distinct[:count], number
 
 

@@ -18,8 +18,9 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import numpy as np
 
 from torchtune_smt.core.accepts import integer, one_of
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import mark
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import read_lines
@@ -319,8 +320,8 @@ def tune_lists(
         )
     whole = "sentences" if dev.groups is None else "groups"
     notes.append(f"p: randomisation by {whole}, {samples:,} trials; 95%: bootstrap by {whole}")
-    active, _ = lists.rows.numbered()
-    ranges = _ranges(lists, weights) if 0 < active.size <= FEW else []
+    used = int(np.count_nonzero(_used(lists)))
+    ranges = _ranges(lists, weights) if 0 < used <= FEW else []
     if strings is not None:
         left = sum(map(strings.gives, names.names(np.flatnonzero(weights))))
         notes.append(f"{left:,} features of strings have a weight")
@@ -353,13 +354,21 @@ def _check_apart(dev: ListSet, test: ListSet) -> None:
         )
 
 
+def _used(lists: KBestLists) -> Bool:
+    """Return whether hypotheses have each of the features that lists know."""
+    assert lists.features is not None
+    found = np.zeros(len(lists.features), np.bool_)
+    mark(found, lists.rows.feature)
+    return found
+
+
 def _own_weights(lists: KBestLists) -> tuple[Float64, str]:
     """Return the weights that explain the scores of lists best, and what is said of them."""
     assert lists.features is not None and lists.score is not None
     first = np.zeros(len(lists.features))
+    if (number := np.count_nonzero(_used(lists))) > FEW:
+        return first, f"there are {number:,} features: tuning starts from weights of 0"
     active, rows = lists.rows.numbered()
-    if active.size > FEW:
-        return first, f"there are {active.size:,} features: tuning starts from weights of 0"
     table = np.ascontiguousarray(rows.dense(active.size).T)
     found, share = sorted_by(lists.begin, table, lists.score)
     if share <= 0:
