@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from optim_reference import EagerAdaGrad, EagerFobos, EagerFTRL, EagerRDA
 from test_optimizers import CASES
 
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.losses.slope_kernels import PERCEPTRON
 from torchtune_smt.optim import AROW, FOBOS, FTRL, RDA, AdaGrad, CumulativeL1, FobosOscar
+from torchtune_smt.optim.sparse import SCHEDULES
 from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, Oscar
 
 pytestmark = pytest.mark.usefixtures("replayed_gradients")
@@ -170,52 +173,56 @@ def test_gradients_that_do_not_fit():
         optimizer.flush()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+RATES = [{"schedule": s} for s in ("constant", "inv_sqrt", "1/t")]
+
+
 @pytest.mark.parametrize(
-    ("kind", "regularizer"),
+    ("kind", "regularizer", "options"),
     [
-        *((kind, r) for kind in (AdaGrad, AROW) for r in (L1(1e-7), L2(1e-7))),
-        *((kind, ElasticNet(1e-7, 1e-6)) for kind in (AdaGrad, AROW, FOBOS)),
+        *(
+            (k, r, {})
+            for k in (AdaGrad, AROW)
+            for r in (L1(1e-7), L2(1e-7), ElasticNet(1e-7, 1e-6))
+        ),
+        *((FOBOS, r, o) for o in RATES for r in (L1(1e-7), L2(1e-7), ElasticNet(1e-7, 1e-6))),
+        *((FOBOS, GroupLasso(1e-7), o) for o in RATES),
+        *((CumulativeL1, L1(1e-7), o) for o in RATES),
     ],
 )
-def test_a_million_steps_are_put_off(kind, regularizer, dtype):
+def test_a_million_steps_are_put_off(kind, regularizer, options):
     """Of a weight that nothing touches; by the book, one after another, with more precision."""
-    options = {"schedule": "inv_sqrt"} if kind is FOBOS else {}
-    weights = torch.nn.Parameter(torch.full((2,), 0.7, dtype=dtype))
-    optimizer = kind([weights], 0.05, regularizer, **options)
-    n = 10**6
-    sizes = np.full(n, 0.05)
+    n, rows = 10**6, isinstance(regularizer, GroupLasso)
 
-    def step(row, value):
-        index = torch.tensor([[row]])
-        given = torch.tensor([value], dtype=dtype)
-        weights.grad = torch.sparse_coo_tensor(index, given, (2,), check_invariants=False)
+    def begin(dtype, regularizer=regularizer):
+        weights = torch.nn.Parameter(torch.full((2,), 0.7, dtype=dtype))
+        optimizer = kind([weights], 0.05, regularizer, **options)
+        weights.grad = torch.tensor([0.5, 0.0], dtype=dtype)
         optimizer.step()
+        return weights, optimizer, optimizer.state[weights]
 
-    step(0, 0.5)
-    optimizer.flush()
-    w = np.longdouble(weights[0].item())
-    state, (group,) = optimizer.state[weights], optimizer.param_groups
-    if kind is FOBOS:
-        sizes = 0.05 / np.sqrt(np.arange(3, n + 3))
-        for size in sizes.tolist():
-            optimizer._advance(group, state, size)
-    else:
-        sizes = sizes / (0.5 if kind is AdaGrad else 1.25)
-    state["step"] += n
-    optimizer._note(group, weights)
-    lambda1, lambda2 = regularizer.elastic
+    # Rows of one number are shortened as numbers are; sums of steps are those of l1.
+    _, taken, steps = begin(torch.float64, L1(1.0) if rows else regularizer)
+    taken.step_rows(Rows(np.arange(n + 1), np.ones(n, np.int32), np.zeros(n)), PERCEPTRON)
+    t = np.arange(2, n + 2, dtype=np.longdouble) + (kind is FOBOS)
+    sizes = 0.05 / t ** SCHEDULES[options.get("schedule", "constant")]
+    sizes /= {AdaGrad: 0.5, AROW: 1.25}.get(kind, 1.0)
+    lambda1, lambda2 = (1e-7, 0.0) if rows else regularizer.elastic
     # What is left of a weight after each step, of those that all make shorter by so much.
-    left = np.cumprod(1 / (1 + np.longdouble(sizes) * lambda2))
-    w = w * left[-1] - (sizes * lambda1 * (left[-1] / np.append(1, left[:-1]))).sum()
-    optimizer.catch_up(torch.tensor([0]))
+    left = np.cumprod(1 / (1 + sizes * lambda2))
     # FOBOS has a product of all steps, as its eager twin does: each has an error of 1e-16.
     exact = 1e-10 if kind is FOBOS and lambda2 else 1e-12
-    tolerance = exact if dtype == torch.float64 else 1e-6
-    assert weights[0].item() == pytest.approx(float(w), rel=tolerance)
+    for dtype, tolerance in ((torch.float64, exact), (torch.float32, 1e-6)):
+        weights, optimizer, state = begin(dtype)
+        w = np.longdouble(weights[0].item())
+        w = w * left[-1] - (sizes * lambda1 * (left[-1] / np.append(1, left[:-1]))).sum()
+        state |= {
+            name: steps[name] for name in {"step", "S", "P", "path", "penalty"} & steps.keys()
+        }
+        optimizer._note(optimizer.param_groups[0], weights)
+        optimizer.catch_up(torch.tensor([0]))
+        assert weights[0].item() == pytest.approx(float(w), rel=tolerance)
 
 
-RATES = ({"schedule": s} for s in ("constant", "inv_sqrt", "1/t"))
 SINGLE = [
     *((FOBOS, r, o) for o in RATES for r in (L1(2e-3), ElasticNet(2e-3, 0.01), GroupLasso(2e-3))),
     *((k, r, {}) for k in (AdaGrad, AROW, RDA, FTRL) for r in (L1(2e-3), L2(0.01))),

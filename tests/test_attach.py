@@ -395,18 +395,21 @@ def test_growth_that_is_first_read_in_inference_mode():
 
 
 @pytest.mark.parametrize("wait", [None, False])
-def test_a_step_may_be_compiled(wait, caplog):
-    """It is taken as it is, outside of any graph, and nothing is compiled anew at each step."""
+def test_a_step_and_a_module_may_be_compiled(wait, caplog):
+    """Both do as they do, outside of any graph, and nothing is compiled anew at each step."""
     (model, optimizer), (eager, plain) = made("adagrad", wait=wait), made("adagrad", lazy=False)
     optimizer.attach(model)
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     compiled = torch.compile(optimizer.step, backend="eager")
+    read = torch.compile(model, backend="eager")
     for seed in range(12):
         take(eager, plain, seed)
-        take(model, optimizer, seed, step=compiled)
+        take(read, optimizer, seed, step=compiled)
     model.eval()
     same(model, eager)
     assert not any("recompile" in record.getMessage() for record in caplog.records)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 6
 
 
 def test_oscar_is_put_off_and_attached():

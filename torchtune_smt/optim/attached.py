@@ -48,10 +48,8 @@ def _attached(kind: type[nn.Module]) -> type[nn.Module]:
 
     class Attached(kind):  # type: ignore[valid-type, misc]
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            for optimizer in _OPTIMIZERS.get(self, ()):
-                for parameter in self.parameters(recurse=False):
-                    if optimizer.is_behind(parameter):
-                        optimizer.catch_up(_rows(self, parameter, args, kwargs), parameter)
+            compiling = torch.compiler.is_compiling()
+            (_outside_of_graphs if compiling else _catch_up)(self, args, kwargs)
             return super().__call__(*args, **kwargs)
 
         def train(self, mode: bool = True) -> Any:
@@ -79,6 +77,20 @@ def _attached(kind: type[nn.Module]) -> type[nn.Module]:
     Attached.__name__, Attached.__qualname__ = kind.__name__, kind.__qualname__
     Attached.__module__, Attached.__doc__ = kind.__module__, kind.__doc__
     return Attached
+
+
+def _catch_up(module: nn.Module, args: Any, kwargs: Any) -> None:
+    """Bring up to date what a module is about to read."""
+    for optimizer in _OPTIMIZERS.get(module, ()):
+        for parameter in module.parameters(recurse=False):
+            if optimizer.is_behind(parameter):
+                optimizer.catch_up(_rows(module, parameter, args, kwargs), parameter)
+
+
+@torch._disable_dynamo  # type: ignore[attr-defined]
+def _outside_of_graphs(module: nn.Module, args: Any, kwargs: Any) -> None:
+    """Bring them up to date as it is done without `torch.compile`, not with each step anew."""
+    _catch_up(module, args, kwargs)
 
 
 def _flush(module: nn.Module) -> None:

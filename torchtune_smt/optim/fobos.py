@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,25 +12,29 @@ from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.accepts import accepting
 from torchtune_smt.core.archive import DAMAGED
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Float64, Int32
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import vector
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps, StepAverage
 from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES, AveragingOptimizer, rate
 from torchtune_smt.optim.state import (
+    DOUBLE,
     Count,
     Group,
     Kept,
     Number,
+    Path,
     State,
     Vector,
     add_rows,
     beside,
+    lengthened,
     new_state,
     nonzero_rows,
     regularized_rows,
     rows_of,
+    with_step,
 )
 from torchtune_smt.regularizers.base import (
     Regularizer,
@@ -43,6 +47,8 @@ from torchtune_smt.regularizers.base import (
 
 # All weights are brought up to date when the scale of those put off has shrunk to this.
 SMALLEST_SCALE = 1e-100
+# So are they when so many steps are put off, each of which takes 16 bytes.
+LONGEST = 1 << 20
 
 
 class FOBOS(AveragingOptimizer):
@@ -54,9 +60,9 @@ class FOBOS(AveragingOptimizer):
 
     - with `elastic` (L1, L2, ElasticNet): put off, exactly. With P <- P / (1 + c λ2) and
       S <- S + c λ1 / P_before at each step of size c, a weight a last touched at (P0, S0) has
-      become sign(a) · P · max(|a| / P0 - (S - S0), 0). State per coordinate, in float64 whatever
-      the parameter is: S0 where λ1 > 0, P0 where λ2 > 0.
-    - separable and `lazy`: put off; the steps missed are one of the summed size.
+      become sign(a) · P · max(|a| / P0 - (S - S0), 0). State: S and P after each step (float64)
+      since all weights were up to date, of each row the last step that it has seen (int32).
+    - separable and `lazy`: put off; the steps missed are one of the summed size, S with λ1 = 1.
     - any other, such as OSCAR: taken at once on all weights that are not 0, of which a list is
       kept: O(u log u) a step for u such weights, whatever D is. The first step, and the first
       one after `flush`, look for them in the whole vector. A dimension that is not given is, at
@@ -82,7 +88,7 @@ class FOBOS(AveragingOptimizer):
     """
 
     accepts = accepting(schedule=SCHEDULE)
-    marks: ClassVar[Mapping[str, str]] = {"last": "step", "shrink": "S", "scale": "P", "since": "C"}
+    marks: ClassVar[Mapping[str, str]] = {"last": "step"}
 
     def __init__(
         self,
@@ -143,15 +149,10 @@ class FOBOS(AveragingOptimizer):
 
     def _kept(self, group: Group) -> Kept:
         kept: Kept = {"step": Count(), **self._kept_sums(group)}
-        strengths = elastic_strengths(group["regularizer"])
-        # Of many small steps a sum in less precision would stand still.
-        dtype, least = torch.float64, SMALLEST_SCALE
-        if strengths is None and self.puts_off(group):
-            kept |= {"C": Number(), "since": Vector("C", dtype, mark=True)}
-        if strengths is not None and strengths[0]:
-            kept |= {"S": Number(), "shrink": Vector("S", dtype, mark=True)}
-        if strengths is not None and strengths[1]:
-            kept |= {"P": Number(1.0, least), "scale": Vector("P", dtype, least, mark=True)}
+        if self.puts_off(group):
+            kept |= {"S": Number(), "P": Number(1.0, SMALLEST_SCALE), "path": Path(_start(group))}
+        if self.puts_off(group) or group["average"] == "step":
+            kept["last"] = Vector("step", torch.int32, mark=True)
         return kept
 
     def _kept_sums(self, group: Group) -> Kept:
@@ -161,12 +162,10 @@ class FOBOS(AveragingOptimizer):
             kept["total"] = Vector(0.0, torch.float64)
         if group["average"] == "epoch":
             kept["epochs"] = Count()
-        if group["average"] == "step":
-            kept["last"] = Vector("step", torch.int64, mark=True)
         return kept
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
-        kept = {name: state[name] for name in ("total", "epochs", "last") if name in state}
+        kept = {name: state[name] for name in ("total", "epochs") if name in state}
         if kept.keys() != self._kept_sums(group).keys():
             raise ValueError("average cannot change between steps")
         step = state["step"]
@@ -181,8 +180,8 @@ class FOBOS(AveragingOptimizer):
         regularizer = group["regularizer"]
         step = rate(lr, schedule, t + 1)
         late = self.puts_off(group)
-        if not late and "last" in state:
-            self._add_up(group, parameter, state, indices)
+        if not late:
+            self._catch_up(group, parameter, state, indices)
         sums = self._step_sums(group, state)
         state["step"] = t
         once = not self._later(parameter)
@@ -197,40 +196,35 @@ class FOBOS(AveragingOptimizer):
             self._prox(group, parameter, state, indices, step)
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
-        if "last" in state:
-            self._add_up(settings, parameter, state, indices)
-        if not self.puts_off(settings):
+        if "last" not in state:
             return
-        weight = old = parameter.index_select(0, indices)
-        if "C" in state:
-            missed = beside(state["C"] - state["since"].index_select(0, indices), weight)
-            # A step of size 0 could still move weights into a permitted region.
+        old, last = (t.index_select(0, indices) for t in (parameter, state["last"]))
+        if settings["average"] == "step":
+            self._add_up(settings, old, beside(last, old), state, indices)
+        state["last"].index_fill_(0, indices, state["step"])
+        if self.puts_off(settings):
+            then = state["path"].index_select(0, last - _begin(state))
             checked = self._later(parameter) is None
-            moved = proximal(settings["regularizer"], weight, missed.to(weight.dtype), checked)
-            weight = torch.where(missed > 0, moved, weight)
-            state["since"].index_fill_(0, indices, state["C"])
-        else:
-            weight = self._elastic(weight, state, indices)
-        parameter.index_copy_(0, indices, regularized_rows(weight, old, indices, settings))
+            weight = self._moved(settings, old, state, then.unbind(1), checked)
+            parameter.index_copy_(0, indices, regularized_rows(weight, old, indices, settings))
 
-    def _add_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+    def _add_up(
+        self, settings: Group, weight: Tensor, last: Tensor, state: State, indices: Tensor
+    ) -> None:
         """Add to the sums what coordinates have been after the steps that they have missed."""
         strengths, sums = elastic_strengths(settings["regularizer"]), state.get("sums")
-        weight = parameter.index_select(0, indices)
-        last = beside(state["last"].index_select(0, indices), weight)
         added = weight.double() * (state["step"] - last)
         pulled = beside(indices >= settings["unregularized"], weight)
         if strengths is None:
             # Added at each step.
             added = added.masked_fill_(pulled, 0.0)
         elif sums is not None:
-            since = last.expand_as(weight).reshape(-1).cpu().numpy()
+            since = (last - _begin(state)).expand_as(weight).reshape(-1).cpu().numpy()
             late = sums.of(weight.reshape(-1).to("cpu", torch.float64).numpy(), since)
             late = torch.from_numpy(late).to(added).view_as(added)
             added = torch.where(pulled, late, added)
         # Coordinates may be named twice.
         state["total"].index_copy_(0, indices, state["total"].index_select(0, indices) + added)
-        state["last"].index_fill_(0, indices, state["step"])
 
     def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
         if group["average"] == "step":
@@ -240,50 +234,43 @@ class FOBOS(AveragingOptimizer):
 
     def _step_sums(self, group: Group, state: State) -> StepSums | None:
         """Return what the sums of steps that are put off are made of, if they are wanted."""
-        if "last" not in state or not self.puts_off(group):
+        if group["average"] != "step" or not self.puts_off(group):
             return None
         if "sums" not in state:
-            strengths = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
-            state["sums"] = StepSums(strengths, state["step"])
+            state["sums"] = StepSums(elastic_strengths(group["regularizer"]) or (0.0, 0.0))
         sums: StepSums = state["sums"]
         return sums
 
-    def _elastic(self, weight: Tensor, state: State, indices: Tensor) -> Tensor:
-        """Return up-to-date weights, and mark them so."""
-        scale, old_scale = 1.0, weight.new_ones((), dtype=torch.float64)
-        if "P" in state:
-            scale = state["P"]
-            old_scale = beside(state["scale"].index_select(0, indices), weight)
-            state["scale"].index_fill_(0, indices, scale)
-        magnitude = weight.abs()
-        if "S" in state:
-            missed = beside(state["S"] - state["shrink"].index_select(0, indices), weight)
-            magnitude = (magnitude - missed * old_scale).clamp_min_(0)
-            state["shrink"].index_fill_(0, indices, state["S"])
-        # torch divides a number by a vector through reciprocals: P / P would not always be 1, and
-        # to read a weight twice would change it.
-        moved = weight.sign() * magnitude * (torch.full_like(old_scale, scale) / old_scale)
+    def _moved(
+        self, settings: Group, weight: Tensor, state: State, then: Sequence[Tensor], checked: bool
+    ) -> Tensor:
+        """Return rows after the steps since S, and P, were what they were `then`, for each row."""
+        S, *P = (beside(number, weight) for number in then)
+        missed = state["S"] - S
+        if elastic_strengths(settings["regularizer"]) is None:
+            # A step of size 0 could still move weights into a permitted region.
+            moved = proximal(settings["regularizer"], weight, missed.to(weight.dtype), checked)
+            return torch.where(missed > 0, moved, weight)
+        moved = weight.sign() * (weight.abs() - (missed * P[0] if P else missed)).clamp_min_(0)
+        if P:
+            # torch divides a number by a vector through reciprocals: P / P would not always be 1,
+            # and to read a weight twice would change it.
+            moved *= torch.full_like(P[0], state["P"]) / P[0]
         return moved.to(weight.dtype)
 
     def _advance(self, group: Group, state: State, step: float) -> None:
         """Take a proximal step on all weights, without touching one."""
-        if "C" in state:
-            state["C"] += step
-            return
-        lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
-        if lambda1:
-            state["S"] += step * lambda1 / state.get("P", 1.0)
-        if lambda2:
-            state["P"] /= 1 + step * lambda2
+        lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (1.0, 0.0)
+        state["S"] += step * lambda1 / state["P"]
+        state["P"] /= 1 + step * lambda2
+        state["path"] = with_step(state["path"], *(state["S"], state["P"])[: len(_start(group))])
 
     def _rescale(self, group: Group, parameter: Tensor, state: State) -> None:
-        """Start anew with P = 1 before it underflows."""
-        if state.get("P", 1.0) < SMALLEST_SCALE:
+        """Start anew with P = 1 before it underflows, and before the path takes much memory."""
+        if "P" in state and (state["P"] < SMALLEST_SCALE or len(state["path"]) > LONGEST):
             self._flush(group, parameter, state)
-            for number, vector, start in (("S", "shrink", 0.0), ("P", "scale", 1.0)):
-                if number in state:
-                    state[number] = start
-                    state[vector].fill_(start)
+            state |= {"S": 0.0, "P": 1.0}
+            state["path"] = with_step(state["path"][:0], *_start(group))
 
     def _prox(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, step: float
@@ -319,6 +306,8 @@ class FOBOS(AveragingOptimizer):
         super()._flush(group, parameter, state)
         # No weight has missed a step.
         state.pop("sums", None)
+        if "path" in state:
+            state["path"] = state["path"][-1:].clone()
         # From now on the weights may be changed by others.
         self._places.pop(parameter, None)
 
@@ -326,20 +315,23 @@ class FOBOS(AveragingOptimizer):
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
         lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
-        none = weight[:0]
-        average = StepAverage(none, np.empty(0, np.int64), none, np.empty((0, 4)), 0)
+        none, path = weight[:0], state.get("path")
+        average = StepAverage(none, none, np.empty((0, 4)))
         sums = self._step_sums(group, state)
-        if "last" in state:
-            average = average._replace(total=state["total"].numpy(), last=state["last"].numpy())
+        if group["average"] == "step":
+            average = average._replace(total=state["total"].numpy())
         if sums is not None:
             sums.make_room(steps.margins.size - first)
-            average = average._replace(sizes=sums.size, blocks=sums.block, first=sums.begin)
+            average = average._replace(sizes=sums.size, blocks=sums.block)
+        if path is not None:
+            room = lengthened(path, len(path) + steps.margins.size - first, 0.0)
         done, total_shrink, total_scale = row_kernels.fobos(
             weight,
-            state["shrink"].numpy() if "S" in state else none,
-            state["scale"].numpy() if "P" in state else none,
+            state["last"].numpy() if "last" in state else steps.feature[:0],
+            np.empty((0, 1)) if path is None else room.numpy(),
             (state.get("S", 0.0), state.get("P", 1.0), SMALLEST_SCALE),
             state["step"],
+            0 if path is None else _begin(state),
             steps,
             (float(group["lr"]), SCHEDULES[group["schedule"]], float(lambda1), float(lambda2)),
             group["unregularized"],
@@ -348,27 +340,26 @@ class FOBOS(AveragingOptimizer):
         )
         if sums is not None:
             sums.count += done - first
-        if "S" in state:
-            state["S"] = total_shrink
-        if "P" in state:
-            state["P"] = total_scale
+        if path is not None:
+            state |= {"S": total_shrink, "P": total_scale}
+            state["path"] = room[: len(path) + done - first]
         return int(done)
 
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
         """See `SparseOptimizer`; the sums over steps are checked, too."""
         plain = {name: value for name, value in entry.items() if name != "sums"}
         pending, state = super()._restored(plain, group, parameter)
-        begin, strengths = state["step"], elastic_strengths(pending["regularizer"])
-        if "sums" in entry:
-            sizes = vector(entry["sums"], torch.float64, state["step"])
-            begin -= sizes.numel()
-            if not strengths or not any(strengths) or not bool((sizes >= 0).all()):
-                raise ValueError(DAMAGED)
-            state["sums"] = StepSums(strengths, begin, sizes.numpy())
-        # What is left of them says where a compiled loop begins to read.
-        late = "last" in state and strengths and any(strengths)
-        if late and bool((state["last"] < begin).any()):
+        # A compiled loop reads what rows have missed, and nobody else's memory.
+        if "path" in state and bool((state["last"] < _begin(state)).any()):
             raise ValueError(DAMAGED)
+        summed = "path" in state and pending["average"] == "step"
+        missed = len(state["path"]) - 1 if summed else 0
+        sizes = vector(entry.get("sums", torch.empty(0, dtype=DOUBLE)), DOUBLE, missed)
+        if len(sizes) < missed or not bool((sizes >= 0).all()):
+            raise ValueError(DAMAGED)
+        if missed:
+            strengths = elastic_strengths(pending["regularizer"]) or (0.0, 0.0)
+            state["sums"] = StepSums(strengths, sizes.numpy())
         return pending, state
 
     def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
@@ -379,7 +370,6 @@ class StepSums:
     """Proximal steps of an elastic net since some moment, and what weights add up to over them.
 
     strengths: (λ1, λ2), not both 0.
-    begin: how many steps there were before the first one.
     sizes (float64 [n]): the sizes of steps that there are already.
 
     As attributes:
@@ -387,11 +377,8 @@ class StepSums:
     block (float64 [blocks, 4]): see `row_kernels`.
     """
 
-    def __init__(
-        self, strengths: tuple[float, float], begin: int, sizes: Float64 | None = None
-    ) -> None:
+    def __init__(self, strengths: tuple[float, float], sizes: Float64 | None = None) -> None:
         self.lambda1, self.lambda2 = map(float, strengths)
-        self.begin = begin
         self.count = 0
         self.size, self.block = np.empty(0), np.empty((1, 4))
         if sizes is not None:
@@ -422,18 +409,29 @@ class StepSums:
         row_kernels.add(self.size, self.block, self.count, size, self.lambda1, self.lambda2)
         self.count += 1
 
-    def of(self, weights: Float64, last: Int64) -> Float64:
+    def of(self, weights: Float64, first: Int32) -> Float64:
         """Return the sum of each weight over the steps that it has missed.
 
         weights (float64 [k]): before the first of them.
-        last (int64 [k]): after how many steps each of them is up to date; `begin` at least.
+        first (int32 [k]): the first of these steps, of those that there are.
         """
         out = np.empty(weights.size)
-        first = last - self.begin
         row_kernels.sums(
             self.size, self.block, self.count, first, weights, self.lambda1, self.lambda2, out
         )
         return out
+
+
+def _start(group: Group) -> tuple[float, ...]:
+    """Return S and P as they begin; S alone where P stays 1."""
+    strengths = elastic_strengths(group["regularizer"])
+    return (0.0, 1.0) if strengths and strengths[1] else (0.0,)
+
+
+def _begin(state: State) -> int:
+    """Return the step before the first one of the path, up to which all rows have been seen."""
+    begin: int = state["step"] + 1 - len(state["path"])
+    return begin
 
 
 def merged(active: Tensor, indices: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.losses.slope_kernels import slope
@@ -46,17 +48,13 @@ class RowSteps(NamedTuple):
 class StepAverage(NamedTuple):
     """What `FOBOS` keeps to average its weights after each step.
 
-    total, last (float64 [D], int64 [D]): the sum of each weight, and up to which step it goes; [0]
-        where nothing is averaged.
+    total (float64 [D]): the sum of each weight; [0] where nothing is averaged.
     sizes, blocks (float64 [room], float64 [blocks, 4]): see below; there is room for all steps.
-    first: steps before the first one of `sizes`.
     """
 
     total: Float64
-    last: Int64
     sizes: Float64
     blocks: Float64
-    first: int
 
 
 # The sum of a weight over proximal steps of an elastic net that were put off.
@@ -170,7 +168,7 @@ def sums(
     sizes: Float64,
     blocks: Float64,
     count: int,
-    first: Int64,
+    first: Int32,
     weight: Float64,
     lambda1: float,
     lambda2: float,
@@ -184,11 +182,8 @@ def sums(
 @inner
 def shrunk(weight: float, amount: float) -> float:
     """Return a weight moved towards 0 by an amount, and no further."""
-    if weight > amount:
-        return weight - amount
-    if weight < -amount:
-        return weight + amount
-    return 0.0
+    # Without branches, which nobody could predict: half of all weights are below 0.
+    return weight - min(max(weight, -amount), amount)
 
 
 @inner
@@ -265,10 +260,11 @@ def adagrad(
 @kernel
 def fobos(
     weight: Float64,
-    shrink: Float64,
-    scale: Float64,
+    last: Int32,
+    path: Float64,
     totals: tuple[float, float, float],
     step: int,
+    first: int,
     steps: RowSteps,
     strengths: tuple[float, float, float, float],
     unregularized: int,
@@ -277,13 +273,15 @@ def fobos(
 ) -> tuple[int, float, float]:
     """`FOBOS` row by row, with a regulariser of the elastic form.
 
-    `shrink` and `scale` are S0 and P0 of each coordinate (float64 [D], or [0] where λ1 or λ2 is
-    0); `totals` are (S, P, the P at which to stop); `step` counts steps; `strengths` are (lr, the
-    power of the schedule, λ1, λ2). Returns (step stopped before, S, P).
+    `last` is the step up to which each coordinate has been seen (int32 [D], or [0] where nothing is
+    late); `path` (float64 [room, 2], or [room, 1] where λ2 is 0) has S and P after `first` steps
+    and after each one since, with room for all; `totals` are (S, P, the P at which to stop); `step`
+    counts steps; `strengths` are (lr, the power of the schedule, λ1, λ2). Returns (step stopped
+    before, S, P).
     """
     row_begin, feature, value, order, kind, margins = steps
-    total, last, sizes, blocks, first = average
-    averaging = total.size > 0
+    total, sizes, blocks = average
+    averaging, late = total.size > 0, last.size > 0
     S, P, smallest = totals
     lr, power, lambda1, lambda2 = strengths
     pulled = lambda1 > 0.0 or lambda2 > 0.0
@@ -303,16 +301,17 @@ def fobos(
                     )
                 else:
                     total[j] += w * (step - last[j])
-                last[j] = step
             if moves:
-                old = scale[j] if lambda2 > 0.0 else 1.0
+                # Unsigned: to ask whether an index is below 0, one from the end, takes time.
+                seen = np.uint64(last[j] - first)
+                old = path[seen, 1] if lambda2 > 0.0 else 1.0
                 if lambda1 > 0.0:
-                    w = shrunk(w, (S - shrink[j]) * old)
-                    shrink[j] = S
+                    w = shrunk(w, (S - path[seen, 0]) * old)
                 if lambda2 > 0.0:
                     w *= P / old
-                    scale[j] = P
                 weight[j] = w
+            if late:
+                last[j] = step
             z += w * value[p]
         margins[taken] = z
         if not math.isfinite(z):
@@ -328,6 +327,9 @@ def fobos(
             append(sizes, blocks, step - 1 - first, rate, lambda1, lambda2)
         S += rate * lambda1 / P
         P /= 1.0 + rate * lambda2
+        if pulled:
+            path[step - first, 0] = S
+            path[step - first, path.shape[1] - 1] = P if lambda2 > 0.0 else S
     return margins.size, S, P
 
 
@@ -335,7 +337,7 @@ def fobos(
 def sgd(
     weight: Float64,
     total: Float64,
-    last: Int64,
+    last: Int32,
     clock: int,
     by_step: bool,
     steps: RowSteps,
@@ -344,7 +346,7 @@ def sgd(
 ) -> int:
     """`SGD` row by row.
 
-    `total` and `last` are sums of weights and up to when they go (float64 and int64 [D], or [0]
+    `total` and `last` are sums of weights and up to when they go (float64 and int32 [D], or [0]
     without averaging); `clock` is the number of weight vectors in the average, which grows with
     each step if `by_step`.
     """

@@ -42,7 +42,7 @@ class SGD(AveragingOptimizer):
     alone: each knows up to when it has been summed.
 
     State per coordinate, unless `average` is "none": the sum (float64) and when
-    it was last added to (int64).
+    it was last added to (int32).
 
     params: of any shape.
     lr: η > 0, constant.
@@ -92,7 +92,7 @@ class SGD(AveragingOptimizer):
         clock = "epochs" if group["average"] == "epoch" else "step"
         kept: Kept = {"step": Count(), "epochs": Count()}
         if group["average"] != "none":
-            last = Vector(clock, torch.int64, of_rows=True)
+            last = Vector(clock, torch.int32, of_rows=True)
             kept |= {"total": Vector(0.0, torch.float64), "last": last}
         return kept
 
@@ -127,7 +127,7 @@ class SGD(AveragingOptimizer):
         done = row_kernels.sgd(
             weight,
             state["total"].numpy() if averaging else weight[:0],
-            state["last"].numpy() if averaging else steps.row_begin[:0],
+            state["last"].numpy() if averaging else steps.feature[:0],
             self._clock(group, state),
             group["average"] == "step",
             steps,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from types import NoneType
 from typing import Any, ClassVar, Final, cast, overload
 
 import numpy as np
@@ -512,8 +513,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 **{name: v.clone() if torch.is_tensor(v) else v for name, v in entry.items()},
                 "pending": {name: plain(value) for name, value in pending.items()},
             }
-            if parameters[key] in self._behind and not _KNOWN.get():
-                state[key]["weights"] = _sum_of_bits(parameters[key])
+            if parameters[key] in self._behind:
+                # Who has asked for updates that are put off knows of which weights they are.
+                state[key]["weights"] = None if _KNOWN.get() else _sum_of_bits(parameters[key])
         groups = [
             {name: by_itself(value) for name, value in group.items() if name != "regularizer"}
             for group in result["param_groups"]
@@ -558,11 +560,10 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         for parameter, (pending, state) in restored.items():
             self._pending[parameter] = pending
             if "weights" in state:
-                self._saved[parameter] = state.pop("weights")
-            self.state[parameter] = state
-        for group, parameter in places:
-            if parameter in self.state and self._may_put_off(group):
                 self._behind[parameter] = None
+                if (weights := state.pop("weights")) is not None:
+                    self._saved[parameter] = weights
+            self.state[parameter] = state
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -743,7 +744,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _lengthen(self, group: Group, parameter: Tensor, state: State) -> None:
         length = parameter.shape[0] if parameter.dim() else 1
         for name, value in state.items():
-            if isinstance(value, Tensor) and value.size(0) != length:
+            if isinstance(value, Tensor) and value.size(0) != length and name != "path":
                 if len(value) > length:
                     raise ValueError(
                         f"a parameter has shrunk from {len(value)} rows to {length}, which "
@@ -801,7 +802,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         if len(entry.keys() - {"weights"}) > len(expected) + 1:
             raise ValueError(f"{DAMAGED}: it has more than {self._name} keeps")
         check_state(entry, expected, rows_of(parameter))
-        if type(entry.get("weights", 0)) is not int:
+        if type(entry.get("weights", 0)) not in (int, NoneType):
             raise ValueError(DAMAGED)
 
 
@@ -825,10 +826,11 @@ class AveragingOptimizer(SparseOptimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 state = {} if parameter in late else self.state.get(parameter, {})
-                if "last" in state:
+                if "total" in state:
                     settings = {**group, **self._pending[parameter]}
                     state["total"] = self._total(settings, rows_of(parameter), state)
-                    state["last"].fill_(self._clock(settings, state))
+                    if "last" in state and not self.marks:
+                        state["last"].fill_(self._clock(settings, state))
 
     @torch.no_grad()
     def averaged(self, parameter: Tensor | None = None) -> Tensor:

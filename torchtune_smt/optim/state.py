@@ -13,6 +13,7 @@ from torch import Tensor
 from torchtune_smt.core.archive import DAMAGED, real, whole
 from torchtune_smt.core.state import vector
 
+DOUBLE = torch.float64
 State = dict[str, Any]
 Group = dict[str, Any]
 
@@ -55,7 +56,20 @@ class Vector:
         return weight.shape[1:] if not (self.mark or self.of_rows) else torch.Size()
 
 
-Kept = dict[str, Count | Number | Vector]
+@dataclass(frozen=True)
+class Path:
+    """Numbers of 0 or more after each of the last steps, and before the first of them.
+
+    It is called "path": a float64 tensor [steps + 1, numbers].
+
+    start: what they begin with.
+    """
+
+    start: tuple[float, ...]
+    least: float = 0.0
+
+
+Kept = dict[str, Count | Number | Vector | Path]
 """What is kept of a parameter."""
 
 
@@ -109,6 +123,8 @@ def new_state(kept: Kept, weight: Tensor) -> State:
         if isinstance(one, Vector):
             shape = (0, *one.trailing(weight))
             state[name] = weight.new_empty(shape, dtype=one.dtype or weight.dtype)
+        elif isinstance(one, Path):
+            state[name] = with_step(weight.new_empty((0, len(one.start)), dtype=DOUBLE), *one.start)
         else:
             state[name] = 0 if isinstance(one, Count) else one.start
     return state
@@ -125,7 +141,12 @@ def check_state(entry: Mapping[str, Any], kept: Kept, weight: Tensor) -> None:
         else:
             if not torch.is_tensor(entry[name]) or entry[name].dim() == 0:
                 raise ValueError(DAMAGED)
-            lengths.add(len(entry[name]))
+            if isinstance(one, Vector):
+                lengths.add(len(entry[name]))
+            elif entry[name].shape[1:] != (len(one.start),) or not len(entry[name]):
+                raise ValueError(DAMAGED)
+            else:
+                vector(entry[name].reshape(-1), DOUBLE, (max(counts) + 1) * len(one.start))
     if len(lengths) > 1:
         raise ValueError(f"{DAMAGED}: its parts differ in length")
     if max(lengths, default=0) > longest:
@@ -163,6 +184,14 @@ def lengthened(tensor: Tensor, length: int, fill: float) -> Tensor:
     longer = tensor.as_strided((length, *one), tensor.stride())
     longer[old:] = fill
     return longer
+
+
+def with_step(path: Tensor, *numbers: float) -> Tensor:
+    """Return a path that is longer by a step; O(1), and nothing waits for a device."""
+    path = lengthened(path, len(path) + 1, numbers[0])
+    for column, number in enumerate(numbers[1:], 1):
+        path[-1, column] = number
+    return path
 
 
 def plain(value: Any) -> Any:
