@@ -249,9 +249,10 @@ class FOBOS(AveragingOptimizer):
         missed = state["S"] - S
         if elastic_strengths(settings["regularizer"]) is None:
             # A step of size 0 could still move weights into a permitted region.
-            moved = proximal(settings["regularizer"], weight, missed.to(weight.dtype), checked)
-            return torch.where(missed > 0, moved, weight)
-        moved = weight.sign() * (weight.abs() - (missed * P[0] if P else missed)).clamp_min_(0)
+            new = proximal(settings["regularizer"], weight, missed.to(weight.dtype), checked)
+            return torch.where(missed > 0, new, weight)
+        pull = missed * P[0] if P else missed
+        moved: Tensor = weight.sign() * (weight.abs() - pull).clamp_min_(0)
         if P:
             # torch divides a number by a vector through reciprocals: P / P would not always be 1,
             # and to read a weight twice would change it.
