@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from torchtune_smt.regularizers.base import STRENGTH, UNCHECKED, check_weights, unwrapped
-from torchtune_smt.regularizers.oscar_prox import prox_serial, prox_tiles
+from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
 
 
 def check_step(step: Tensor | float, shape: tuple[int, ...] | None = None) -> None:
@@ -161,7 +161,7 @@ def prox_oscar(
     """Return argmin_v ½‖v - w‖² + lambda1 Σ |v_i| + lambda2 Σ_{i<j} max(|v_i|, |v_j|).
 
     Liu et al. (2013), Algorithm 3: sort, pool adjacent violators, clip at 0, in float64. Tensors on
-    CUDA are worked on where they are, with Triton; others are copied to the CPU and back.
+    CUDA are worked on where they are; those of other devices are copied to the CPU and back.
 
     weights (float tensor [n]): finite.
     lambda1, lambda2: strengths times the step.
@@ -177,12 +177,6 @@ def prox_oscar(
     too small.
     """
     _check_oscar(lambda1, lambda2, dimension)
-    return _on_cpu(weights, lambda1, lambda2, dimension, blocks)
-
-
-def _on_cpu(
-    weights: Tensor, lambda1: float, lambda2: float, dimension: int, blocks: bool
-) -> tuple[Tensor, Tensor]:
     check_weights(weights)
     values = weights.detach().to("cpu", torch.float64).contiguous().numpy()
     result, block = prox_serial(values, lambda1, lambda2, dimension, blocks)
@@ -197,10 +191,7 @@ def _(
     weights: Tensor, lambda1: float, lambda2: float, dimension: int, blocks: bool
 ) -> tuple[Tensor, Tensor]:
     _check_oscar(lambda1, lambda2, dimension)
-    given = weights.detach(), lambda1, lambda2, dimension, blocks
-    tiles = _tiles()
-    found = None if tiles is None else prox_tiles(*given, tiles)
-    return _on_cpu(*given) if found is None else found
+    return prox_parallel(weights.detach(), lambda1, lambda2, dimension, blocks, _tiles())
 
 
 @functools.cache

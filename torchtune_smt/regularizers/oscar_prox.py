@@ -13,6 +13,7 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.regularizers import oscar_kernels as kernels
 from torchtune_smt.regularizers.base import check_weights
+from torchtune_smt.regularizers.pool_parallel import pool_parallel, pool_rest
 from torchtune_smt.regularizers.sort_kernels import sort_by_size
 
 
@@ -44,29 +45,31 @@ def prox_serial(
     return result, block
 
 
-def prox_tiles(
+def prox_parallel(
     weights: Tensor,
     lambda1: float,
     lambda2: float,
     dimension: int,
     blocks: bool,
-    tiles: ModuleType,
-) -> tuple[Tensor, Tensor] | None:
-    """Return the proximal point and the blocks; see `ops.prox_oscar`.
+    tiles: ModuleType | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the proximal point and the blocks, in torch ops; see `ops.prox_oscar`.
 
     Everything stays on the device of the weights. Only how many weights are not 0, the largest one
-    and how many corners are left come to the host.
+    and in pooling the number of corners come to the host.
 
-    tiles: the kernels, `regularizers.pool_tiles`.
-
-    Returns None where they give up, which made-up numbers, rounding, or 2^31 weights make them do.
+    tiles: the kernels that do more of it (`regularizers.pool_tiles`), where there are any.
     """
     if not weights.is_floating_point():
         check_weights(weights)
-    if not 0 < weights.numel() <= tiles.MOST:
-        return None
     weights = weights.contiguous()
-    magnitude, largest, active, room = tiles.survey(weights)
+    magnitude, largest, active, room = weights, 0.0, 0, None
+    if tiles is not None and 0 < weights.numel() <= tiles.MOST:
+        magnitude, largest, active, room = tiles.survey(weights)
+    elif weights.numel():
+        magnitude = weights.abs()
+        both = torch.stack([magnitude.amax().double(), magnitude.count_nonzero().double()])
+        largest, active = both[0].item(), int(both[1])
     if not largest < math.inf:
         check_weights(weights, known=True)
     if dimension < active:
@@ -80,17 +83,29 @@ def prox_tiles(
         places = magnitude.nonzero().squeeze(1)
         magnitude = magnitude[places]
     magnitude, order = magnitude.sort(descending=True)
+    magnitude = magnitude.double()
     if places is not None:
         order = places[order]
-    highest = lambda1 + lambda2 * (dimension - 1)
-    result, begins, corners = tiles.pool_tiles(
-        weights, magnitude.double(), order, room, largest, highest, lambda2
-    )
-    if corners.item():
-        return None
+    if tiles is None or room is None:
+        begin, value = pool_parallel(magnitude, lambda1, lambda2, dimension)
+    else:
+        highest = lambda1 + lambda2 * (dimension - 1)
+        result, begins, corners, sums = tiles.pool_tiles(
+            weights, magnitude, order, room, largest, highest, lambda2
+        )
+        if not corners.item():
+            if blocks:
+                block[order] = torch.where(result[order] != 0, begins.cumsum(0) - 1, -1)
+            return result, block
+        begin, value = pool_rest(begins, magnitude, sums)
+    result = torch.zeros_like(weights)
+    number = torch.zeros_like(order)
+    number = number.index_fill_(0, begin[1:-1], 1).cumsum(0)
+    result[order] = value.clamp_min(0.0)[number].to(weights.dtype)
     if blocks:
-        block[order] = torch.where(result[order] != 0, begins.cumsum(0) - 1, -1)
-    return result, block
+        block[order] = torch.where(value[number] > 0, number, -1)
+    # No zero has a sign.
+    return result.copysign(weights).add_(0.0), block
 
 
 def given_dimension_error(dimension: int, of: str, count: int) -> InputError:

@@ -1,19 +1,17 @@
 """The pooling of OSCAR's proximal operator on a GPU, by kernels of Triton, which comes with torch.
 
-With z as in `oscar_kernels.pool`, blocks are the edges of the least concave majorant of the sums
-of z, and their slopes are the values: its points are what is looked for. `_group` and `_merge` find
-those of tiles of `TILE` ranks. In `_tree` the one of two neighbours that is ready last joins both,
-then goes on with what it has joined to the next: a tree of joins in one launch. A join draws the
-common tangent: from a point of one side to where it touches the other, there and back until both
-stay. As slopes to the points of a concave chain rise and then fall, the search looks at the first
-and last point of each tile, then into one tile alone. `_write` gives each weight the value of its
-block. A corner is where two edges do not descend. Few inputs have some left (joins give up after
-`TURNS`; rounding): they are for the CPU.
+Blocks are the edges of the least concave majorant of the sums of z (see `pool_parallel`), so its
+points are what is looked for. `_group` and `_merge` find those of tiles of `TILE` ranks. In `_tree`
+the one of two neighbours that is ready last joins both, then goes on with what it has joined to
+the next: a tree of joins in one launch. A join draws the common tangent: from a point of one side
+to where it touches the other, there and back until both stay. As slopes to the points of a concave
+chain rise and then fall, the search looks at the first and last point of each tile, then into one
+tile alone. `_write` gives each weight the value of its block. Corners that are left (joins give up
+after `TURNS`; rounding) are for `pool_parallel`.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 from typing import Any, NamedTuple
 
@@ -21,6 +19,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from torchtune_smt.regularizers.pool_parallel import Sums, scales
 
 TILE = 512
 GROUP = 8
@@ -34,8 +34,6 @@ JOINING, MERGING = 4, 1
 TURNS = 64
 MOST = 2**31 - 2 * TILE
 """Ranks are int32."""
-LARGEST_SCALE = 1000
-"""Of 2, so that it is a number: digits of |w| below 1e-290 are lost."""
 
 
 @triton.jit
@@ -492,17 +490,6 @@ def survey(weights: Tensor) -> tuple[Tensor, float, int, Room]:
     return magnitude, struct.unpack("d", struct.pack("q", bits))[0], active, room
 
 
-def scales(number: int, largest: float) -> tuple[float, float]:
-    """Return what |w| times it is whole numbers to add up, and their fractions times it are.
-
-    In floating point, sums of 10^7 numbers would lose the digits that small penalties have. These
-    are exact to 2^-74 of the largest |w|, and more where there are fewer.
-    """
-    bits = 61 - number.bit_length()
-    exponent = min(bits - math.frexp(largest)[1], LARGEST_SCALE)
-    return math.ldexp(1.0, exponent), math.ldexp(1.0, bits)
-
-
 def pool_tiles(
     weights: Tensor,
     magnitude: Tensor,
@@ -511,7 +498,7 @@ def pool_tiles(
     largest: float,
     highest: float,
     lambda2: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Sums]:
     """Pool, and write the proximal point.
 
     weights (float [n])
@@ -523,7 +510,8 @@ def pool_tiles(
     Returns result (float [n])
     Returns begins (bool [u]): whether each rank begins a block.
     Returns corners (int32 [1]): how many blocks are not below the one before: if it is not 0,
-        neither the blocks nor the result are the right ones.
+        neither the blocks nor the result are the right ones yet.
+    Returns sums: for the rounds that are needed then.
     """
     n = magnitude.numel()
     tiles = -(-n // TILE)
@@ -538,7 +526,7 @@ def pool_tiles(
     units = torch.tensor(
         [scale, low_scale, *numbers], dtype=torch.float64, pin_memory=magnitude.is_cuda
     ).to(magnitude.device, non_blocking=True)
-    # Without fused multiplication, so that one edge has one slope in all kernels.
+    # Without fused multiplication, so that slopes are those of the rounds.
     launch: dict[str, Any] = {"TILE": TILE, "enable_fp_fusion": False}
     with torch.cuda.device_of(magnitude):
         _add[(tiles,)](magnitude, total, units, n, tiles, **launch)
@@ -560,4 +548,5 @@ def pool_tiles(
             units, n, tiles, num_warps=WARPS, **launch,
         )  # fmt: skip
         _sign[(-(-weights.numel() // TILE),)](weights, result, weights.numel(), TILE=TILE)
-    return result, begins[:n], corners
+    sums = Sums(high[: n + 1], low[: n + 1], units[2], numbers[1], units[4], numbers[3])
+    return result, begins[:n], corners, sums

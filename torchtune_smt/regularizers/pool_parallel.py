@@ -1,0 +1,245 @@
+"""The pooling of OSCAR's proximal operator in torch ops, for devices with many threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FEW = 2048
+"""Corners that are bridged: with more of them, merging neighbours does as much at less cost."""
+ROOM = 1 << 18
+"""Numbers that one step of all searches looks at."""
+LARGEST_SCALE = 1000
+"""Of 2, so that it is a number: digits of |w| below 1e-290 are lost."""
+
+
+def pool_parallel(
+    magnitude: Tensor,
+    lambda1: float,
+    lambda2: float,
+    dimension: int,
+    *,
+    merges: int = 10,
+    tangents: int = 20,
+) -> tuple[Tensor, Tensor]:
+    """Pool adjacent violators: `torchtune_smt.regularizers.oscar_kernels.pool` in parallel.
+
+    With z as there, blocks are the edges of the least concave majorant of the sums of z, and
+    their slopes are the values. A corner is where two edges do not descend. In rounds, over all
+    corners at once,
+
+    1. edges that meet in corners are merged. This leaves a few corners between long concave
+       pieces, and typically one large block that would swallow its neighbours one by one. So
+       then
+    2. the edge after a corner is drawn out to where it touches the piece before, and from there
+       to where it touches the piece after: whatever lies below is no part of the majorant. Some
+       rounds of this suffice, but for made-up numbers. Those that are left have
+    3. every other corner bridged by the common tangent of its two pieces, which halves the number
+       of pieces.
+
+    Points of touch are found by search: step 3 takes O(log² u) calls of torch for each of O(log u)
+    rounds, the others O(log u). Each round waits for the device two or three times.
+
+    magnitude (float64 [u]): |w| that are not 0, descending, finite; at least one.
+    lambda1, lambda2, dimension: strengths times the step; d.
+    merges, tangents: after how many rounds step 1, and step 2, come to an end.
+
+    Returns begin (int64 [blocks + 1]): the first rank of each block, and u.
+    Returns value (float64 [blocks]): descending. Equal |w| are in one block, whatever rounding
+        says.
+    """
+    sums = Sums.of(magnitude, lambda1 + lambda2 * (dimension - 1), lambda2)
+    apart = torch.ones(magnitude.numel(), dtype=torch.bool, device=magnitude.device)
+    torch.gt(magnitude[:-1] - magnitude[1:], lambda2, out=apart[1:])
+    return pool_rest(apart, magnitude, sums, merges=merges, tangents=tangents)
+
+
+def pool_rest(
+    begins: Tensor, magnitude: Tensor, sums: Sums, *, merges: int = 10, tangents: int = 20
+) -> tuple[Tensor, Tensor]:
+    """Pool blocks that are pooled in part: `begins` (bool [u]) says which ranks begin one."""
+    hull = _Hull.of(begins, magnitude, sums)
+    rounds = 0
+    while (corner := hull.corners()).numel():
+        if corner.numel() > FEW and rounds < merges:
+            kept = torch.ones_like(hull.rank, dtype=torch.bool)
+            kept.index_fill_(0, corner, False)
+        elif rounds < tangents:
+            kept = hull.above_bridges(corner, 1, common=False)
+        else:
+            kept = hull.above_bridges(corner, 2, common=True)
+        hull = hull.reduced(kept)
+        rounds += 1
+    return hull.rank, hull.value
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums of |w| over ranks, as whole numbers, and the penalties.
+
+    In floating point, sums of 10^7 numbers would lose the digits that small penalties have. These
+    are exact to 2^-74 of the largest |w|, and more where there are fewer.
+
+    high, low (int64 [u + 1]): two parts of each sum.
+    high_unit, low_unit (float64 scalar tensor, float): what their units are.
+    penalty, half_lambda2 (float64 scalar tensor, float): ranks p to q, without q, have the mean
+        penalty ``penalty - half_lambda2 * (p + q)``.
+    """
+
+    high: Tensor
+    low: Tensor
+    high_unit: Tensor
+    low_unit: float
+    penalty: Tensor
+    half_lambda2: float
+
+    @classmethod
+    def of(cls, magnitude: Tensor, highest: float, lambda2: float) -> Sums:
+        """Add up |w| (float64 [u], descending)."""
+        scale, low_scale = scales(magnitude.numel(), float(magnitude[0]))
+        scaled = magnitude * scale
+        high = _cumulated(scaled)
+        low = _cumulated(scaled.frac_().mul_(low_scale))
+        high_unit, penalty = magnitude.new_tensor([1 / scale, highest + lambda2 / 2])
+        return cls(high, low, high_unit, 1 / scale / low_scale, penalty, lambda2 / 2)
+
+    def value(self, p: Tensor, q: Tensor) -> Tensor:
+        """Return the mean of z from ranks p (int64) to ranks q, without q."""
+        # Few calls, since for few points the calls are what it costs.
+        mean = (self.high[q] - self.high[p]) * self.high_unit
+        mean.add_(self.low[q] - self.low[p], alpha=self.low_unit).div_(q - p)
+        return mean.sub_(torch.add(self.penalty, p + q, alpha=-self.half_lambda2))
+
+
+@dataclass(frozen=True)
+class _Hull:
+    """Points of the cumulative sums of z, among them all of the majorant.
+
+    rank (int64 [points]): where they are, ascending from 0 to u.
+    value (float64 [points - 1]): slopes of the edges from each point to the next: means of z.
+    """
+
+    rank: Tensor
+    value: Tensor
+    sums: Sums
+
+    @classmethod
+    def of(cls, begins: Tensor, magnitude: Tensor, sums: Sums) -> _Hull:
+        """Return the points where blocks begin (bool [u], the first rank among them), and u."""
+        rank = begins.nonzero().squeeze(1)
+        # Single ones keep all their digits, however small they are beside the largest.
+        value = magnitude[rank] - sums.penalty.add(2 * rank + 1, alpha=-sums.half_lambda2)
+        hull = cls(torch.cat([rank, rank.new_full((1,), magnitude.numel())]), value, sums)
+        hull._renew(hull.rank)
+        return hull
+
+    def corners(self) -> Tensor:
+        """Return the points (int64) whose edges do not descend."""
+        return (self.value[1:] >= self.value[:-1]).nonzero().squeeze(1) + 1
+
+    def reduced(self, kept: Tensor) -> _Hull:
+        """Return the hull of some of the points (bool [points], the ends among them)."""
+        point = kept.nonzero().squeeze(1)
+        hull = _Hull(self.rank[point], self.value[point[:-1]], self.sums)
+        hull._renew(point)
+        return hull
+
+    def _renew(self, number: Tensor) -> None:
+        """Compute the slopes of those edges that span several of what `number` counts."""
+        new = (number.diff() > 1).nonzero().squeeze(1)
+        self.value[new] = self.sums.value(self.rank[new], self.rank[new + 1])
+
+    def above_bridges(self, corner: Tensor, every: int, *, common: bool) -> Tensor:
+        """Return which points (bool) are not below the bridges of some corners.
+
+        corner (int64 [corners]): all of them.
+        every: 1 bridges all corners, 2 every other.
+        common: whether bridges are the common tangents of the pieces that meet; else the tangent of
+            both that comes of the edge after the corner.
+        """
+        ends = torch.cat([corner[:1] * 0, corner, corner[:1] * 0 + self.value.numel()])
+        start, corner, end = ends[:-2:every], ends[1:-1:every], ends[2::every]
+        size = int((end - start).max())
+        probes = min(ROOM // corner.numel(), size)
+        if common:
+            probes = math.isqrt(probes)
+        probes = max(probes, 1)
+
+        def touched(a: Tensor) -> Tensor:
+            """Return where tangents from points ([corners, ...]) touch the pieces after."""
+            first, last = (x.view(-1, *[1] * (a.dim() - 1)) for x in (corner + 1, end))
+            origin = self.rank[a].unsqueeze(-1)
+
+            def rises(n: Tensor) -> Tensor:
+                b = first.unsqueeze(-1) + n
+                return self.value[b] >= self.sums.value(origin, self.rank[b])
+
+            return first + count_leading(rises, (last - first).expand_as(a), probes, size)
+
+        if common:
+
+            def outside(n: Tensor) -> Tensor:
+                a = start.unsqueeze(-1) + n
+                return self.value[a] > self.sums.value(self.rank[a], self.rank[touched(a)])
+
+            a = start + count_leading(outside, corner - 1 - start, probes, size)
+        else:
+            before = corner - 1
+            target = self.rank[corner + 1].unsqueeze(-1)
+
+            def falls(n: Tensor) -> Tensor:
+                a = before.unsqueeze(-1) - n
+                return self.value[a - 1] <= self.sums.value(self.rank[a], target)
+
+            a = before - count_leading(falls, before - start, probes, size)
+        bridges = torch.zeros_like(self.rank, dtype=torch.int32)
+        one = torch.ones_like(a, dtype=torch.int32)
+        bridges.index_add_(0, a + 1, one)
+        bridges.index_add_(0, touched(a), -one)
+        return bridges.cumsum(0, dtype=torch.int32) == 0
+
+
+def count_leading(
+    holds: Callable[[Tensor], Tensor], length: Tensor, probes: int, size: int
+) -> Tensor:
+    """Return how many of the numbers from 0 a condition holds for, before the first without it.
+
+    holds: takes numbers (int64 [..., probes]) for each search and returns bools. A search of length
+        0 asks it for -1, and does not use the answer.
+    length (int64 [...]): each search has the numbers below its length. After one number without the
+        condition, none has it.
+    probes: how many numbers each search looks at in one step.
+    size: no length is larger.
+    """
+    stride = 1
+    while stride * (probes + 1) <= size:
+        stride *= probes + 1
+    last = (length - 1).unsqueeze(-1)
+    count = torch.zeros_like(length)
+    while stride:
+        # Digit by digit of the number, in base probes + 1.
+        end = min(stride * (probes + 1), size + 1) - 1
+        digits = torch.arange(stride - 1, end, stride, device=length.device)
+        number = count.unsqueeze(-1) + digits
+        held = holds(torch.minimum(number, last)) & (number <= last)
+        count = torch.add(count, held.sum(-1), alpha=stride)
+        stride //= probes + 1
+    return count
+
+
+def scales(number: int, largest: float) -> tuple[float, float]:
+    """Return what |w| times it is whole numbers to add up, and their fractions times it are."""
+    bits = 61 - number.bit_length()
+    exponent = min(bits - math.frexp(largest)[1], LARGEST_SCALE)
+    return math.ldexp(1.0, exponent), math.ldexp(1.0, bits)
+
+
+def _cumulated(values: Tensor) -> Tensor:
+    """Return the sums (int64 [n + 1]) of the whole parts of the first 0, 1, ..., n numbers."""
+    sums = torch.zeros(values.numel() + 1, dtype=torch.int64, device=values.device)
+    torch.cumsum(values.long(), 0, out=sums[1:])
+    return sums
