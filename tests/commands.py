@@ -221,11 +221,16 @@ class Run:
         return [(self.folder / name).read_bytes() for name in NAMES]
 
     def metrics(self) -> list[dict[str, float]]:
-        return [json.loads(line) for line in read_lines(self.folder / "metrics.jsonl")]
+        return metrics(self.folder)
 
     def mean(self, name: str) -> float:
         values = [line[name] for line in self.metrics() if name in line]
         return sum(values) / len(values)
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    """Return what a run has recorded."""
+    return [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
 
 
 def train(place: Path, name: str, *options: str) -> Run:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchtune_smt import KBestLists, ListSet
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
@@ -53,15 +54,32 @@ def edits(a: Any, b: Any) -> int:
     return row[-1]
 
 
-def kbest_of(index: int, hypotheses: list[list[str]], words: Vocabulary) -> KBest:
-    """A k-best list that has tokens only."""
-    k = len(hypotheses)
+def listed(
+    index: int,
+    rows: Sequence[Mapping[int, float]],
+    gain: Sequence[float] | None = None,
+    tokens: Sequence[Sequence[int]] | None = None,
+    **more: Any,
+) -> KBest:
+    """A k-best list of rows {feature: value}, with gains, and words by their ids, if any."""
+    entries = [sorted(row.items()) for row in rows]
+    feature, value = (np.array([entry[i] for row in entries for entry in row]) for i in (0, 1))
+    words = {}
+    if tokens is not None:
+        flat = np.array([word for hypothesis in tokens for word in hypothesis], np.int32)
+        words = {"token_begin": offsets([len(one) for one in tokens]), "tokens": flat}
     return KBest(
         index=index,
-        rows=Rows(np.zeros(k + 1, np.int64), np.zeros(0, np.int32), np.zeros(0)),
-        token_begin=np.cumsum([0, *map(len, hypotheses)]).astype(np.int64),
-        tokens=words.intern([w for h in hypotheses for w in h]),
+        rows=Rows(offsets([len(row) for row in entries]), feature.astype(np.int32), value + 0.0),
+        gain=None if gain is None else np.array(gain, np.float64),
+        **words,
+        **more,
     )
+
+
+def kbest_of(index: int, hypotheses: list[list[str]], words: Vocabulary) -> KBest:
+    """A k-best list that has tokens only."""
+    return listed(index, [{}] * len(hypotheses), tokens=[words.intern(h) for h in hypotheses])
 
 
 def as_set(

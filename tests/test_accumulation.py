@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_lists import listed
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.segment import Segment
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.samplers import AllPairs, ProSampler, pair_rows
@@ -24,18 +25,8 @@ def assert_equal(rows, others):
 
 def kbest_of(index, hypotheses):
     """Return a list of hypotheses (words, {feature: value}, gain)."""
-    rows = [sorted(features.items()) for _, features, _ in hypotheses]
-    return KBest(
-        index=index,
-        rows=Rows(
-            np.cumsum([0, *map(len, rows)]).astype(np.int64),
-            np.array([f for row in rows for f, _ in row], np.int32),
-            np.array([v for row in rows for _, v in row], np.float64),
-        ),
-        gain=np.array([gain for _, _, gain in hypotheses], np.float64),
-        token_begin=np.cumsum([0, *(len(words) for words, _, _ in hypotheses)]).astype(np.int64),
-        tokens=np.array([w for words, _, _ in hypotheses for w in words], np.int32),
-    )
+    words, rows, gains = zip(*hypotheses, strict=True)
+    return listed(index, rows, gains, words)
 
 
 def lists_of(chosen):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import MODEL, Outcome, run_command
+from commands import MODEL, Outcome, metrics, run_command
 
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import read_weights
@@ -59,10 +58,6 @@ def test_sparse_weights_keep_their_ratios(place, runs):
     np.testing.assert_allclose(factors, factors[0], rtol=1e-9)
     assert factors[0] != pytest.approx(1.0)
     assert values[0]["LanguageModel"] != values[1]["LanguageModel"]
-
-
-def metrics(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
 
 
 @pytest.mark.parametrize("name", TUNERS)
@@ -143,35 +138,6 @@ def test_what_makes_no_sense(options: str, place: Path) -> None:
     assert outcome.code == 1
     last = outcome.err.splitlines()[-1]
     assert last.startswith("error: ") and re.search(REFUSED[options], last), last
-
-
-SOLVER = """
-from dataclasses import dataclass
-import numpy as np
-from torchtune_smt.tuners.solver import Solution
-
-@dataclass(frozen=True)
-class Towards:
-    goal: float
-    def solve(self, lists, start, seed):
-        return Solution(np.full_like(start, self.goal), {"n": lists.n_hypotheses})
-"""
-
-
-def test_a_solver_of_the_users(place: Path) -> None:
-    (place / "my_solver.py").write_text(SOLVER)
-    tune(
-        place,
-        "tuner=batch",
-        "tuner.solver._target_=my_solver.Towards",
-        "+tuner.solver.goal=0.25",
-        "tuner.iterations=1",
-        "tuner.result=last",
-        "features=dense",
-        "hydra.run.dir=own",
-    )
-    _, values = read_weights(place / "own" / "weights.txt.gz")
-    assert values.tolist() == [0.25] * 12
 
 
 # Stored lists.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import MODEL, Outcome, run_command, write_few
+from commands import MODEL, Outcome, metrics, run_command, write_few
 
 from torchtune_smt.core.resources import example_folder
-from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.tuners.grouping.steps import count_features
 
@@ -31,8 +29,7 @@ def run(place: Path, name: str, *options: str) -> Outcome:
 
 def dimensions(folder: Path) -> list[int]:
     """Each d that was logged."""
-    lines = [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
-    return [line["oscar/dimension"] for line in lines if "oscar/dimension" in line]
+    return [line["oscar/dimension"] for line in metrics(folder) if "oscar/dimension" in line]
 
 
 # A set that is only evaluated

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from minimizer_reference import rows_of
+from small_lists import listed
 from test_group_steps import algorithm2
 from test_online import DENSE, START, GivenGains, ListDecoder, rank, sentences_of
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.runs.rounds import Callback, Rounds
@@ -201,17 +200,8 @@ class Pool:
     def pairs(self, sampler, seed):
         rows = []
         for s, found in enumerate(self.found):
-            k = len(found)
-            begin, none = np.arange(k + 1), np.zeros(k + 1, np.int64)
-            gain = np.array([hypothesis[2] for hypothesis in found])
-            kbest = KBest(
-                index=s,
-                rows=Rows(none, np.asarray(none[:0], np.int32), gain[:0]),
-                score=gain,
-                gain=gain,
-                token_begin=begin,
-                tokens=np.arange(k, dtype=np.int32),
-            )
+            gains = [gain for _, _, gain in found]
+            kbest = listed(s, [{}] * len(found), gains, [[h] for h in range(len(found))])
             for better, worse in sampler.sample(kbest, (*seed, s)).tolist():
                 row = dict(found[better][1])
                 for name, value in found[worse][1].items():

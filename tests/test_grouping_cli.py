@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import MODEL, run_command
+from commands import MODEL, metrics, run_command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.store import ListStore
@@ -64,10 +62,6 @@ def test_shards_of_pairs_on_workers(place: Path) -> None:
         assert parallel == serial
     found = [line for line in metrics(place / "learning_mix") if "groups/number" in line]
     assert all(line["oscar/shards"] == 3 and line["groups/number"] > 0 for line in found)
-
-
-def metrics(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
 
 
 def test_what_is_recorded(out: str, place: Path) -> None:
@@ -138,20 +132,6 @@ def test_pairs_that_memory_does_not_hold(place: Path, monkeypatch: pytest.Monkey
     assert len(ListStore.open(folder / "lists" / "learning", n_dense=12).sizes) == 1
 
 
-def test_groups_of_the_minimum(place: Path) -> None:
-    said = tune(place, "grouping_batch", *BATCH)
-    assert "(0.1 of lambda_max), " in said and "KKT residual" in said
-    (line,) = (line for line in metrics(place / "grouping_batch") if "groups/number" in line)
-    assert line["minimum/reached"] == 1 and line["minimum/fraction"] == 0.1
-    same = line["diagnosis/overlap_features"]
-    assert f"with other pairs of the same lists {same:.0%} of the features in groups" in said
-    assert 0 <= line["diagnosis/overlap_together"] <= 1 > same > 0
-    assert 0 < line["minimum/residual"] <= 1e-4
-    # Where the loss is hardly larger than what smoothes it, that is said.
-    assert line["minimum/gap"] < 5e-3 or "the hinge may be mu/2 above its smoothing" in said
-    assert line["groups/features"] >= line["groups/number"] > 0
-
-
 @pytest.mark.parametrize("prepared", [False, True])
 def test_the_file_has_the_groups_of_the_weights(out: str, place: Path, prepared: bool) -> None:
     """What the file of groups says, times its factors, is the weights."""
@@ -160,8 +140,16 @@ def test_the_file_has_the_groups_of_the_weights(out: str, place: Path, prepared:
         folder = place / "prepared"
         said = tune(place, "prepared", *BATCH, "tuner.scaling=rms", "tuner.merge_identical=true")
         assert "features that always fire with others were taken as" in said
+        assert "(0.1 of lambda_max), " in said and "KKT residual" in said
         (line,) = (line for line in metrics(folder) if "groups/number" in line)
         assert line["merged/features"] > line["merged/left"] > 0
+        assert line["minimum/reached"] == 1 and line["minimum/fraction"] == 0.1
+        same = line["diagnosis/overlap_features"]
+        assert f"with other pairs of the same lists {same:.0%} of the features in groups" in said
+        assert 0 <= line["diagnosis/overlap_together"] <= 1 > same > 0
+        assert 0 < line["minimum/residual"] <= 1e-4
+        # Where the loss is hardly larger than what smoothes it, that is said.
+        assert line["minimum/gap"] < 5e-3 or "the hinge may be mu/2 above its smoothing" in said
     names, values = read_weights(folder / "weights.txt.gz")
     weight = dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
     dense = [name for name in weight if not name.startswith("rule_id:")]

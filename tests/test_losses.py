@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_lists import listed
 
 from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import score_rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest, KBestLists
@@ -131,16 +131,7 @@ def test_reductions():
 
 
 def kbest(rows: list[dict[int, float]], gains: list[float], index: int = 0) -> KBest:
-    lengths = [len(row) for row in rows]
-    return KBest(
-        index=index,
-        rows=Rows(
-            np.append(0, np.cumsum(lengths)).astype(np.int64),
-            np.array([f for row in rows for f in row], np.int32),
-            np.array([v for row in rows for v in row.values()]),
-        ),
-        gain=np.array(gains),
-    )
+    return listed(index, rows, gains)
 
 
 LISTS = [

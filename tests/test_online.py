@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from small_lists import listed
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
@@ -70,18 +70,11 @@ class ListDecoder(Decoder):
 
     def _kbest(self, index: int, weight: dict[str, float], k: int | None) -> KBest:
         ranked = rank(self.lists[index], weight)[:k]
-        rows = [sorted((self.features.id(n), v) for n, v in row.items()) for _, row, _ in ranked]
-        tokens = [self.words.intern(words.split()) for words, _, _ in ranked]
-        return KBest(
-            index=index,
-            rows=Rows(
-                np.cumsum([0, *map(len, rows)], dtype=np.int64),
-                np.array([i for row in rows for i, _ in row], np.int32),
-                np.array([v for row in rows for _, v in row]),
-            ),
+        return listed(
+            index,
+            [{self.features.id(n): v for n, v in row.items()} for _, row, _ in ranked],
+            tokens=[self.words.intern(words.split()) for words, _, _ in ranked],
             score=np.array([dot(row, weight) for _, row, _ in ranked]),
-            token_begin=np.cumsum([0, *map(len, tokens)], dtype=np.int64),
-            tokens=np.concatenate(tokens),
             features=self.features,
             words=self.words,
         )
@@ -198,12 +191,7 @@ class Reference:
         return sum(losses) / len(losses), len(losses)
 
     def sampled(self, ranked: list[Hypothesis], index: int, epoch: int) -> np.ndarray:
-        k = len(ranked)
-        kbest = KBest(
-            index=index,
-            rows=Rows(np.zeros(k + 1, np.int64), np.zeros(0, np.int32), np.zeros(0)),
-            gain=np.array([gain for _, _, gain in ranked]),
-        )
+        kbest = listed(index, [{}] * len(ranked), [gain for _, _, gain in ranked])
         return self.sampler.sample(kbest, (self.seed, epoch, index))
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_lists import listed
 
-from torchtune_smt.core.rows import Rows
-from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.samplers import AllPairs, Multipartite, ProSampler
 
 MASK = 2**64 - 1
@@ -18,15 +17,8 @@ GAMMA = 0x9E3779B97F4A7C15
 
 def kbest_of(gains, strings=None, index=0):
     """A k-best list that has gains and tokens only; all strings differ unless given."""
-    k = len(gains)
-    strings = [[h] for h in range(k)] if strings is None else strings
-    return KBest(
-        index=index,
-        rows=Rows(np.zeros(k + 1, np.int64), np.zeros(0, np.int32), np.zeros(0)),
-        gain=np.array(gains, np.float64),
-        token_begin=np.cumsum([0, *map(len, strings)]).astype(np.int64),
-        tokens=np.array([t for s in strings for t in s], np.int32),
-    )
+    strings = [[h] for h in range(len(gains))] if strings is None else strings
+    return listed(index, [{}] * len(gains), gains, strings)
 
 
 def mix(x):
