@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -399,6 +401,35 @@ def test_errors_of_threads_come_here() -> None:
     tuner = stale(Stale(2), decoder=BrokenDecoder(LISTS))
     with pytest.raises(InputError, match="sentence 7 is bad"):
         list(tuner.round(1))
+
+
+def test_ctrl_c_while_the_lock_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays what it is, and no thread is left."""
+    threads = threading.active_count()
+
+    class Interrupted:
+        def __init__(self) -> None:
+            self.lock, self.left = threading.RLock(), 2
+            self.release = self.lock.release
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self.lock.release()
+
+        def acquire(self) -> None:
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+            self.lock.acquire()
+
+    tuner = stale(Stale(2))
+    fake = SimpleNamespace(RLock=Interrupted)
+    monkeypatch.setattr("torchtune_smt.parallel.stale.threading", fake)
+    with pytest.raises(KeyboardInterrupt):
+        list(tuner.round(1))
+    assert threading.active_count() == threads
 
 
 def test_what_takes_other_steps_is_refused() -> None:

@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -383,7 +384,9 @@ class StaleTuner(Tuner):
                         del reading[one.batch]
                         yield one
         finally:
-            lock.release()
+            # Ctrl-C may have come while it was to be had again.
+            with suppress(RuntimeError):
+                lock.release()
             pool.shutdown(cancel_futures=True)
 
     def _may_step(self, one: Arrived, reading: dict[int, BatchWeights], bound: int) -> bool:
