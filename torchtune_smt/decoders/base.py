@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -209,38 +209,34 @@ def lists_of(
     """
     length = {} if k is None else {"k": k}
     lists = decoder.decode(sources, snapshot, **length)
-    name = type(decoder).__name__
+
+    def refuse(what: str) -> NoReturn:
+        raise InputError(f"the decoder {type(decoder).__name__} must return {what}")
+
     if not isinstance(lists, KBestLists):
-        raise InputError(
-            f"the decoder {name} must return KBestLists, and returned {described(lists)}"
-        )
+        refuse(f"KBestLists, and returned {described(lists)}")
     wanted = [source.index for source in sources]
     if lists.index.tolist() != wanted:
-        raise InputError(
-            f"the decoder {name} must return a list for each sentence in the order given, with its "
-            f"index: asked for {len(wanted)} ({_some(wanted)}), it returned {len(lists)} "
-            f"({_some(lists.index.tolist())})"
+        refuse(
+            f"a list for each sentence in the order given, with its index: asked for {len(wanted)} "
+            f"({_some(wanted)}), it returned {len(lists)} ({_some(lists.index.tolist())})"
         )
     sizes = np.diff(lists.begin)
     if (empty := np.flatnonzero(sizes == 0)).size:
-        raise InputError(
-            f"the decoder {name} must return a hypothesis for each sentence, one without words if "
-            f"there is none: the list of {_some(lists.index[empty].tolist())} is empty"
+        refuse(
+            "a hypothesis for each sentence, one without words if there is none: the list of "
+            f"{_some(lists.index[empty].tolist())} is empty"
         )
     if k is not None and (longest := int(sizes.max(initial=0))) > k:
-        raise InputError(
-            f"the decoder {name} must return no more than k hypotheses for each sentence: asked "
-            f"for {k}, it returned {longest}"
-        )
+        refuse(f"no more than k hypotheses for each sentence: asked for {k}, it returned {longest}")
     if lists.features is None:
-        raise InputError(
-            f"the lists of the decoder {name} do not say what their features are called: make them "
-            "with features=self.features"
+        refuse(
+            "lists that say what their features are called: make them with features=self.features"
         )
     if lists.words is not None and lists.words is not decoder.words:
-        raise InputError(
-            f"the lists of the decoder {name} have a vocabulary of words of their own, and "
-            "references are looked up in its `words`: make the lists with words=self.words"
+        refuse(
+            "no vocabulary of words of the lists' own, as references are looked up in the "
+            "decoder's: make the lists with words=self.words"
         )
     return lists
 

@@ -201,7 +201,7 @@ class KBestFiles(Decoder):
         }
         # Reading takes long: what can be wrong before it is found before it.
         for name, (lists, scores) in given.items():
-            _check_given(name, lists, scores, needed=tune_on and name in ("dev", tune_on))
+            _check_given(name, lists, scores, tune_on and name in ("dev", tune_on))
         for name, (lists, scores) in given.items():
             self._files[name] = lists or []
             if lists is not None:
@@ -219,8 +219,8 @@ class KBestFiles(Decoder):
         """Read the lists of a set; those of several files are merged.
 
         Raises InputError: as `read_lists` and `read_tuning_files`; the dense features are not those
-        of a set read before; a feature to be kept does not occur; or all lists for tuning have one
-        hypothesis; ValueError: there are no files, or not as many scores as lists.
+        of a set read before; a feature to be kept does not occur; all lists for tuning have one
+        hypothesis; or there are no files, or not as many scores as lists.
 
         name: what the set is called from now on.
         lists: n-best lists; or, with `scores`, Moses's features.dat.
@@ -228,7 +228,7 @@ class KBestFiles(Decoder):
         for_tuning: a list of one hypothesis, from which nothing can be learned, is an error, or
             counted.
         """
-        _check_numbers(lists, scores)
+        _check_given(name, lists, scores, True)
         options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error, "shard": True}
         options |= {"features": self._read_features, "missing": self.missing}
         parts, ids = [], Vocabulary()
@@ -312,18 +312,18 @@ class KBestFiles(Decoder):
         if name not in self.sets:
             return None
         lists, sources = self.sets[name].lists, self.sources(name)
-        numbers = lists.index.tolist()
-        if lists.statistics is not None:
-            gaps = frozenset(range(self.sets[name].n_sentences)).difference(numbers)
-            return Sentences(list(sources), [[] for _ in sources], lacking=gaps)
-        corpus, own = read(), self.sets[name].references
-        if corpus is None and (bare := [n for n in numbers if n not in own]):
-            raise InputError(
-                f"data.{name} is null: the lists of {name} need references; name them"
-                + (f" (sentence {bare[0]} has none in the lists)" if own else "")
-            )
+        numbers, own = lists.index.tolist(), self.sets[name].references
+        corpus = read() if lists.statistics is None else None
         if corpus is None:
-            words = [[split_words(text) for text in own[number]] for number in numbers]
+            if lists.statistics is not None:
+                words: list[list[list[str]]] = [[] for _ in sources]
+            elif bare := [number for number in numbers if number not in own]:
+                raise InputError(
+                    f"data.{name} is null: the lists of {name} need references; name them"
+                    + (f" (sentence {bare[0]} has none in the lists)" if own else "")
+                )
+            else:
+                words = [[split_words(text) for text in own[number]] for number in numbers]
             gaps = frozenset(range(self.sets[name].n_sentences)).difference(numbers)
             return Sentences(list(sources), words, lacking=gaps)
         if lists.ids is not None:
@@ -527,19 +527,8 @@ class KBestFiles(Decoder):
         )
 
 
-def _check_numbers(lists: Sequence[AnyPath], scores: Sequence[AnyPath] | None) -> None:
-    """Raise ValueError unless there are files, and one of scores for each where there are some."""
-    if not lists:
-        raise ValueError("no files of k-best lists are given")
-    if scores is not None and len(scores) != len(lists):
-        raise ValueError(
-            f"{len(lists)} files of features and {len(scores)} files of scores; each "
-            "features.dat needs its own scores.dat"
-        )
-
-
 def _check_given(
-    name: str, lists: list[str] | None, scores: list[str] | None, *, needed: object
+    name: str, lists: Sequence[AnyPath] | None, scores: Sequence[AnyPath] | None, needed: object
 ) -> None:
     """Raise InputError where files of a set are wanting, by their names alone."""
     if lists is None and scores is not None:
@@ -549,11 +538,13 @@ def _check_given(
         )
     if lists is None and needed:
         raise InputError(f"decoder.{name} is null, and its k-best lists are needed; name the files")
-    if lists is not None:
-        try:
-            _check_numbers(lists, scores)
-        except ValueError as error:
-            raise InputError(f"decoder.{name}: {error}") from None
+    if lists is not None and not lists:
+        raise InputError(f"decoder.{name}: no files of k-best lists are given")
+    if lists is not None and scores is not None and len(scores) != len(lists):
+        raise InputError(
+            f"decoder.{name}: {len(lists)} files of features and {len(scores)} files of scores; "
+            "each features.dat needs its own scores.dat"
+        )
     for path in [*(lists or ()), *(scores or ())]:
         if not os.path.exists(path):
             raise InputError("no such file; check the path", path=path)
