@@ -22,20 +22,13 @@ COLUMNS = 80
 def in_terminal(
     command: str, *arguments: str, folder: Path, keys: bytes = b"", stop_at: bytes = b""
 ) -> tuple[int, str]:
-    """Run a command in a pseudo terminal.
+    """Run a command in a pseudo terminal; return its exit code, and all that has been written.
 
-    Parameters
-    ----------
-    keys : bytes
-        What is typed while it runs.
-    stop_at : bytes, optional
-        Ctrl-C is typed when this has been written.
+    That is as a person sees it at the end: what is written over is gone, and a line that is wider
+    than the terminal is still one line.
 
-    Returns
-    -------
-    int, str
-        The exit code, and all that has been written, as a person sees it at the end: what is
-        written over is gone, and a line that is wider than the terminal is still one line.
+    keys: what is typed while it runs.
+    stop_at: Ctrl-C is typed when this has been written.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))

@@ -206,20 +206,6 @@ def test_code_is_that_of_all_its_sources_wherever_they_are(package: Path) -> Non
     assert run(moved, CALL, NUMBA_DISABLE_JIT="1") == "50 15.0"
 
 
-@pytest.mark.slow
-def test_damaged_files_are_replaced(package: Path) -> None:
-    run(package, CALL)
-    files = sorted((package.parent.parent / "cache").rglob("*.code"))
-    whole = [path.read_bytes() for path in files]
-    # The callee for two types, and the caller.
-    assert len(files) == 4
-    damages = [b"", whole[1][:10], whole[2][:-1], whole[3] + b"x"]
-    for path, damaged in zip(files, damages, strict=True):
-        path.write_bytes(damaged)
-    assert run(package, CALL + HITS) == "50 15.0\n0"
-    assert run(package, CALL + HITS) == "50 15.0\n2"
-
-
 def test_no_flipped_bit_or_cut_end_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

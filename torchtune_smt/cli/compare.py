@@ -92,7 +92,6 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
 
 
 def _unused(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> dict[str, str]:
-    """Return the options that change nothing for these systems, each with the reason."""
     unused = unused_grouping(cfg.systems, systems)
     if len(systems) == 1:
         unused |= dict.fromkeys(("test", "baseline"), "there is one system, and nothing to test")

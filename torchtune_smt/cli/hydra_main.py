@@ -238,7 +238,6 @@ def _mode_known(given: Arguments) -> Iterator[None]:
 
 
 def _print_help(name: str, given: Arguments) -> int:
-    """Print what a command takes, with the choices that are given; return its exit code."""
     folders = config_folders(given.flags)
     for folder in folders:
         if not folder.is_dir():
@@ -286,18 +285,22 @@ def _hydras_line(error: Exception, given: Arguments) -> str | None:
     if isinstance(error, InputError | HydraException | OmegaConfBaseException):
         return error_line(error)
     if isinstance(error, yaml.MarkedYAMLError):
-        return f"error: {_damaged_file(error)}"
+        mark = error.problem_mark
+        place = "" if mark is None else f"{mark.name}:{mark.line + 1}: "
+        says = f"is no YAML: {error.problem}; see docs/extend.md for what a file looks like"
+        return f"error: {place}{says}"
     if not _is_hydras(error):
         return None
     if isinstance(error, UnicodeDecodeError):
         return f"error: {_undecodable(config_folders(given.flags))}"
     # Of flags that do not go together or a group that is null; what bad input of ours is has
     # become another error.
-    return f"error: {error}{_cure(given.overrides)}"
+    null = [o for o in given.overrides if o.partition("=")[2] in ("null", "None")]
+    cure = f": {', '.join(null)} names no choice; leave it out, or see --help" if null else ""
+    return f"error: {error}{cure}"
 
 
 def _undecodable(folders: Iterable[Path]) -> str:
-    """Return which configuration file of the user's is no text in UTF-8."""
     for path in (path for folder in folders for path in sorted(folder.rglob("*.yaml"))):
         try:
             path.read_text("utf-8")
@@ -318,7 +321,6 @@ class _Remarks(logging.Handler):
 
 @contextmanager
 def _remarks() -> Iterator[None]:
-    """Say what parts of this package log meanwhile."""
     logger, handler = logging.getLogger(PACKAGE.name), _Remarks()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -328,24 +330,11 @@ def _remarks() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _damaged_file(error: yaml.MarkedYAMLError) -> str:
-    """Return where a configuration file cannot be read, and why."""
-    mark = error.problem_mark
-    place = "" if mark is None else f"{mark.name}:{mark.line + 1}: "
-    return f"{place}is no YAML: {error.problem}; see docs/extend.md for what a file looks like"
-
-
 def _is_hydras(error: Exception) -> bool:
     """Return whether an error was raised in Hydra, or where it reads configurations."""
     files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
     reads = any(path.name == "file_config_source.py" for path in files)
     return reads or (bool(files) and files[-1].is_relative_to(Path(hydra.__file__).parent))
-
-
-def _cure(overrides: Sequence[str]) -> str:
-    """Return what is to be done about groups that are null, if any are."""
-    null = [override for override in overrides if override.partition("=")[2] in ("null", "None")]
-    return f": {', '.join(null)} names no choice; leave it out, or see --help" if null else ""
 
 
 def config_folders(flags: Iterable[str]) -> list[Path]:

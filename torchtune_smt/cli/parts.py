@@ -84,7 +84,6 @@ def make_parts(cfg: DictConfig) -> Parts:
 
 
 def _learning(cfg: DictConfig) -> dict[str, Any]:
-    """Return what solvers and tuners learn with."""
     parts = {"metric": make(cfg, "metric", "bind"), "sampler": make(cfg, "sampler", "sample")}
     loss = make(cfg, "loss", "__call__", "reduction")
     with named_errors("loss"):

@@ -78,7 +78,6 @@ def main() -> int:
 
 
 def _draw(path: Path, drawing: Callable[..., None]) -> int:
-    """Write a picture, say where it is, and return the exit code."""
     with atomic_path(path) as beside, beside.open("wb") as file:
         drawing(output=file, form=path.suffix[1:])
     print(path)

@@ -247,5 +247,4 @@ def _group(override: str) -> str:
 
 @cache
 def _groups() -> frozenset[str]:
-    """Return the names of all groups of configurations."""
     return frozenset(path.name for path in config_folder().iterdir() if path.is_dir())

@@ -215,7 +215,6 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
 
 
 def _of_parallel(cfg: DictConfig, named: Callable[[str], str]) -> dict[str, str]:
-    """Return what the parallel strategy does not use."""
     kind = class_of(cfg, "parallel")
     if getattr(kind, "decodes_lists", False):
         return {}

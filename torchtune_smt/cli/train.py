@@ -89,6 +89,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     start = "init.values."
     parts.required = [name.removeprefix(start) for name in options if name.startswith(start)]
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    job = {override_key(o): o.partition("=")[2] for o in HydraConfig.get().overrides.task}
     run = Run(
         folder,
         parts,
@@ -98,7 +99,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
             for name, value in leaves("", plain)
             if name not in _FREE and not name.startswith("engine.")
         },
-        hparams=_hparams(cfg),
+        hparams={k: v for k, v in job.items() if k not in WITHOUT_EFFECT} | {"seed": cfg.seed},
         callbacks=make_list(cfg, "callbacks", "on_start", "on_report", "on_work", "on_end"),
         record=lambda longer: record(folder, cfg, longer=longer),
         make_parts=PartsOf.of(cfg),
@@ -191,13 +192,6 @@ _FREE: Final = (
 )
 
 
-def _hparams(cfg: DictConfig) -> dict[str, str | float]:
-    """Return the overrides of this job, for TensorBoard's table of runs."""
-    overrides = HydraConfig.get().overrides.task
-    given = {override_key(o): o.partition("=")[2] for o in overrides}
-    return {k: v for k, v in given.items() if k not in WITHOUT_EFFECT} | {"seed": cfg.seed}
-
-
 def _refuse_misplaced(given: Sequence[str], flags: Sequence[str], *, resumes: bool) -> None:
     """Raise InputError if an option of the command line would be ignored, or break something.
 
@@ -229,6 +223,5 @@ def _refuse_misplaced(given: Sequence[str], flags: Sequence[str], *, resumes: bo
 
 
 def _folder_option() -> str:
-    """Return the option that says where the run that Hydra has begun lies."""
     many = HydraConfig.get().mode == RunMode.MULTIRUN
     return "hydra.sweep.dir (or hydra.sweep.subdir)" if many else "hydra.run.dir"

@@ -33,7 +33,6 @@ from torchtune_smt.kbest.writers import nbest_lines
 
 
 def _translate(cfg: DictConfig, settings: Settings) -> None:
-    """Translate the configured input."""
     refuse_given(_unused(cfg), settings.given)
     by_risk = risk_order(cfg, settings.given)
     if cfg.capitalize and not cfg.detokenize:

@@ -64,8 +64,6 @@ def _made(
     without: Collection[str] = (),
     place: str = "",
 ) -> Callable[..., Any]:
-    """Return what makes an object, given the other arguments."""
-
     def made(*first: Any, **more: Any) -> Any:
         with named_errors(option, given):
             try:
@@ -159,7 +157,6 @@ def _why_missing(target: str, error: BaseException) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return what an error says, in one line."""
     return " ".join(str(error).split("\n"))
 
 
@@ -177,7 +174,6 @@ def _frames_of_modules(error: BaseException | None) -> list[traceback.FrameSumma
 
 
 def _place(filename: str, line: int | None) -> str:
-    """Return a line of a file, as it is called from here."""
     return f"{from_here(Path(filename))}:{line}"
 
 

@@ -476,8 +476,6 @@ def _map(path: AnyPath) -> tuple[memoryview, os.stat_result]:
 
 
 class _Array(NamedTuple):
-    """The description of an array in a header."""
-
     name: str
     type: np.dtype[Any]
     shape: tuple[int, ...]
@@ -497,7 +495,6 @@ def _array(part: Any) -> _Array:
 
 
 def _type_name(dtype: np.dtype[Any]) -> object:
-    """Return what `_type` makes a type of."""
     if dtype.names is None:
         return dtype.str
     return [[name, dtype[name].base.str, list(dtype[name].shape)] for name in dtype.names]

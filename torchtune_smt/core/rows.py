@@ -254,7 +254,6 @@ class _Growing(Generic[T]):
         self._size = end
 
     def _grow(self, size: int) -> None:
-        """Make room for so many items at least."""
         size = max(size, self._room.size + int(_GROWTH * self._room.size))
         if self._room.nbytes < _SMALL <= size * self._room.itemsize:
             # Other than `resize`, this touches no page that has no items yet.

@@ -99,7 +99,6 @@ def _run_begins(array: NDArray[Any]) -> Int64 | None:
 
 
 def _repeated(begin: NDArray[Any], value: NDArray[Any], length: int) -> NDArray[Any]:
-    """Return a vector by its runs, which come from a file."""
     ends = np.append(begin[1:], length)
     if begin.dtype != np.int64 or begin.shape != value.shape or begin.ndim != 1 or begin[0] != 0:
         raise ValueError(DAMAGED)

@@ -357,7 +357,6 @@ def _with_whole_start(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _refuse_packed(block: bytes, path: str | os.PathLike[str]) -> None:
-    """Raise InputError if a file is packed, by its first block."""
     for begin, how in _PACKED.items():
         # A word may begin as bzip2 does.
         if block.startswith(begin) and (how != "bzip2" or block[4:10] == b"1AY&SY"):
@@ -369,7 +368,6 @@ def _refuse_packed(block: bytes, path: str | os.PathLike[str]) -> None:
 
 
 def _lines(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield the lines of a text in UTF-8."""
     line = 1
     for text in _whole_lines(_plain(blocks, path)):
         try:

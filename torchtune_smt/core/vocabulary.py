@@ -317,7 +317,6 @@ class FeatureMap:
         self._drop_same()
 
     def _in_source(self, first: int, last: int) -> tuple[Int32, Int64]:
-        """Return the ids in source, -1 where unknown, of some ids of target; and these."""
         ids = np.arange(first, last)
         return self.source.lookup_spans(*self.target.spans(ids)), ids
 

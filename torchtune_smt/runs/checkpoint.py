@@ -164,7 +164,6 @@ def load_checkpoint(
 
 
 def _checksums(found: Any) -> dict[str, str]:
-    """Return the checksums of the files of an option; raise ValueError if they are none."""
     if not all(type(entry) is str for pair in found.items() for entry in pair):
         raise ValueError(DAMAGED)
     return dict(found)

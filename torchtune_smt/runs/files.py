@@ -63,7 +63,6 @@ def named_files(
 def _named(
     parts: Parts, settings: Mapping[str, Any], sets: Iterable[str]
 ) -> Iterator[tuple[str, Iterable[Path]]]:
-    """Yield the files of each option."""
     dataset, stored = parts.dataset, parts.decoder.stored
     for name in sets:
         if name != "train" or stored:
@@ -97,7 +96,6 @@ def _of_own_classes(option: str, value: Any, own: bool) -> Iterator[tuple[str, I
 
 
 def _paths(given: str | Sequence[str] | None) -> list[Path]:
-    """Return the files that an option names."""
     if given is None:
         return []
     return [Path(str(path)) for path in ([given] if isinstance(given, str) else given)]

@@ -156,12 +156,9 @@ class RunLog(Callback):
 
     def _in_thread(self, failed: Any) -> None:
         """Do not print what ends TensorBoard's thread: the next that is recorded raises it."""
-        if not (isinstance(failed.exc_value, OSError) and "tensorboard" in _module(failed.thread)):
+        writer = type(failed.thread).__module__.startswith("tensorboard.")
+        if not (writer and isinstance(failed.exc_value, OSError)):
             self._hook(failed)
-
-
-def _module(thread: object) -> str:
-    return type(thread).__module__
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -123,7 +123,6 @@ def _repeated(things: Iterable[object]) -> list[str]:
 
 
 def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Output]]:
-    """Return systems whose names tell them apart."""
     groups: dict[tuple[str, ...], list[Output]] = {}
     for output in outputs:
         if not output.is_recorded:

@@ -179,7 +179,6 @@ def recorded_tuning(folder: Path) -> Tuning | None:
 
 
 def _configuration(folder: Path) -> Any:
-    """Return the resolved configuration of a finished run; None if it recorded none."""
     path = folder / CONFIG
     return read_yaml(path, dict, "configuration") if os.path.lexists(path) else None
 
@@ -211,7 +210,6 @@ def _data(configuration: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _data_paths(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the files and folders that options of the group ``data`` name."""
     folders = data.get("folders") or []
     yield from [folders] if isinstance(folders, str) else map(str, folders)
     for split in _SETS:

@@ -320,7 +320,6 @@ class Rounds:
 
 
 def _check_score(score: float, when: str) -> None:
-    """Raise ValueError for a score that no other can be compared with."""
     if not math.isfinite(score):
         raise ValueError(
             f"the score {when} is {score}, and must be a finite number to be compared: check "

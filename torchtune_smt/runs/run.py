@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from torchtune_smt.tuners.grouping.tuner import GroupingTuner
 from torchtune_smt.tuners.sentences import evaluate_by
 
 
+@dataclass(eq=False)
 class Run:
     """A run of tuning: `prepare`, `tune` and `finish`, in this order.
 
@@ -61,32 +63,24 @@ class Run:
     Raises InputError: the parts do not go together.
     """
 
-    task: Task
-    rounds: Rounds
+    folder: Path
+    parts: Parts
+    _: KW_ONLY
+    settings: dict[str, Any] = field(default_factory=dict)
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: Sequence[Callback] = ()
+    record: Callable[[bool], None] = lambda longer: None
+    make_parts: Callable[[], Parts] | None = None
+    option: str = "folder"
+    task: Task = field(init=False)
+    rounds: Rounds = field(init=False)
 
-    def __init__(
-        self,
-        folder: Path | str,
-        parts: Parts,
-        *,
-        settings: dict[str, Any] | None = None,
-        fingerprint: Mapping[str, str] | None = None,
-        hparams: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callback] = (),
-        record: Callable[[bool], None] = lambda longer: None,
-        make_parts: Callable[[], Parts] | None = None,
-        option: str = "folder",
-    ) -> None:
+    def __post_init__(self) -> None:
         self._start = time.perf_counter()
-        self.folder, self.parts = Path(folder), parts
-        self.tuning = Tuning(parts)
-        self._settings = settings or {}
-        self._fingerprint = dict(fingerprint or {})
-        self._hparams = dict(hparams or {})
-        self._callbacks = list(callbacks)
-        self._record = record
-        self._make_parts = make_parts
-        self._option = option
+        self.folder = Path(self.folder)
+        self.tuning = Tuning(self.parts)
+        self._fingerprint = dict(self.fingerprint)
 
     def prepare(
         self,
@@ -109,7 +103,7 @@ class Run:
             one.
         """
         parts, folder = self.parts, self.folder
-        own = RunFolder(folder, self._option)
+        own = RunFolder(folder, self.option)
         folder.mkdir(parents=True, exist_ok=True)
         self._resumed = resume
         if resume:
@@ -125,9 +119,9 @@ class Run:
         # besides.
         torch.set_num_threads(1)
         task = self.task = open_task(parts, may_write_model=may_write_model)
-        self._files = read_files(parts, self._settings, task.read)
+        self._files = read_files(parts, self.settings, task.read)
         if not resume:
-            named = [*named_files(parts, self._settings, task.read)]
+            named = [*named_files(parts, self.settings, task.read)]
             named += [("init.file", path) for path in parts.kept]
             own.check_not_read(named, parts.left_alone(folder))
         # All weights 0 leave stored lists as they are.
@@ -139,7 +133,7 @@ class Run:
             # Now that nothing can be wrong with the options of this one.
             if overwrite:
                 empty(folder, parts.kept)
-            self._record(False)
+            self.record(False)
         if printed is not None:
             printed.open(folder / LOG, append=resume)
         self._names: NameFile | None = None
@@ -153,14 +147,13 @@ class Run:
             # So that the same words are split when the weights are used.
             parts.dataset.splitter.save(folder / COMPOUNDS)
         if self.tuning.uses_engine:
-            make_parts = self._make_parts or (lambda: parts)
-            self._callbacks.insert(0, serve_workers(self.tuning, task, make_parts))
+            make_parts = self.make_parts or (lambda: parts)
+            self.callbacks = [serve_workers(self.tuning, task, make_parts), *self.callbacks]
         which = "the bitext" if parts.tune_on == "train" else "dev"
         plan = self.tuning.plan(folder)
         print(f"tuning on {len(task.tuning):,} sentences of {which}, {plan}", flush=True)
 
     def _check_finished(self, longer: bool) -> None:
-        """Raise InputError if the run is finished, and is not made longer, or cannot be."""
         folder = self.folder
         if not is_finished(folder):
             return
@@ -186,7 +179,6 @@ class Run:
         )
 
     def _take_up(self) -> None:
-        """Go on where the run of the folder was stopped."""
         run, folder = self.rounds, self.folder
         self._before = _scores_before(folder, self.task.sets, run.measure)
         path, found = folder / CHECKPOINT, self._fingerprint
@@ -201,11 +193,10 @@ class Run:
         except ValueError as error:
             raise InputError(f"tuner.{error}", path=folder) from None
         self._longer = (folder / WEIGHTS).exists()
-        self._record(self._longer)
+        self.record(self._longer)
         print(f"resuming in {run.tuner.unit} {done.round}, after {done.sentences:,} sentences")
 
     def _score_start(self) -> None:
-        """Score the weights that tuning starts from."""
         run, task, self._longer = self.rounds, self.task, False
         print("scoring before tuning", flush=True)
         before = self._before = evaluate_start(task, self.tuning.by)
@@ -229,7 +220,7 @@ class Run:
             samples = SampleTranslations(log, task.decoder, task.weights, task.sets["dev"])
             if not self._resumed:
                 samples.record(0)
-                shown = yaml.safe_dump(self._settings, sort_keys=False, allow_unicode=True)
+                shown = yaml.safe_dump(self.settings, sort_keys=False, allow_unicode=True)
                 log.text("config", f"```yaml\n{shown}\n```")
                 first = {f"bleu/{name}": score.bleu for name, score in self._before.items()}
                 own = {}
@@ -246,7 +237,7 @@ class Run:
                 samples,
                 Console(len(task.tuning) if parts.online else None),
                 *([GroupRecords(log, folder)] if isinstance(run.tuner, GroupingTuner) else []),
-                *self._callbacks,
+                *self.callbacks,
                 saved,
             ]
             run.run()
@@ -287,9 +278,9 @@ class Run:
         text = summary(before, after, signature, task.weights, run, reached, self._start)
         log.scalars(progress.sentences, tuned | {f"best_{unit}": best})
         log.text("summary", f"```\n{text}\n```")
-        log.hparams(self._hparams, tuned)
+        log.hparams(dict(self.hparams), tuned)
         if self._longer:
-            self._record(False)
+            self.record(False)
         for name, of_set in translations.items():
             with atomic_writer(folder / f"{name}.translations.txt", own=True) as file:
                 file.writelines(of_set)
@@ -315,7 +306,6 @@ class Run:
 
 
 def _scores_before(folder: Path, sets: Iterable[str], measure: Measure) -> dict[str, Score]:
-    """Return the scores before tuning that a run recorded."""
     first = RunLog.first_line(folder)
     try:
         found = {name: Score(first[f"bleu/{name}"], first[f"bleu/{name}"]) for name in sets}

@@ -238,7 +238,6 @@ class Tuning:
         return {"n_dense": self._n_dense, **oscar}
 
     def _oscar(self) -> Oscar:
-        """Return OSCAR with its d, which is counted now."""
         given = self._counted
         self.dimension = given if isinstance(given, int) else self._pulled.count()
         oscar: Oscar = replace(self._parts.regularizer, dimension=self.dimension)  # type: ignore[assignment, type-var]
@@ -321,7 +320,6 @@ class Tuning:
         return make_tuner
 
     def _check_strategy(self) -> None:
-        """Raise InputError if the tuner's rounds cannot be spread as the strategy says."""
         optimizer, name = self._parts.optimizer, type(self.strategy).__name__
         tuner, online = self._parts.tuner.__name__, self._parts.online
         if not online and not isinstance(self.strategy, Serial | Decode):
@@ -393,7 +391,6 @@ class Tuning:
         return self.engine.map(None, tasks) if self.uses_engine else compute_here(tasks)
 
     def _on_dev(self, collector: Collector, measure: Measure) -> Rounds:
-        """Return a run on dev that finds the weights of groups."""
         options = self._parts.on_dev
         tuner = BatchTuner(
             collector,
@@ -420,7 +417,6 @@ class Tuning:
         return most
 
     def _open_lists(self, folder: Path, task: Task, resumed: bool, measure: Measure) -> ListStore:
-        """Return the lists of a run's folder, or empty ones for a run that begins."""
         unique, n_dense = self._parts.unique, task.weights.n_dense
         if unique == "string" and not task.tuning.has_references:
             raise InputError(
@@ -461,7 +457,6 @@ def _counted(parts: Parts) -> str | int:
 
 
 def _nothing_to_scale() -> InputError:
-    """Return the error where there are no sparse weights to start from."""
     return InputError(
         "tuner.sparse=scale tunes a factor of the sparse weights, and there are none to start "
         "from: name a weights file that has some (init=file init.file=), or leave tuner.sparse out"
@@ -469,7 +464,6 @@ def _nothing_to_scale() -> InputError:
 
 
 def _check_list_groups(task: Task) -> None:
-    """Raise InputError if stored lists have no features that could be grouped."""
     decoder = task.decoder
     if decoder.stored and len(decoder.features) <= len(decoder.dense_names):
         raise InputError(
@@ -479,7 +473,6 @@ def _check_list_groups(task: Task) -> None:
 
 
 def _check_list_features(task: Task, most: int) -> None:
-    """Raise InputError if stored lists have more features than a tuner takes."""
     features = task.decoder.feature_ids(task.tuning.sources)
     if features is not None and features.size > most:
         raise InputError(
