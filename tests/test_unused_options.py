@@ -304,8 +304,10 @@ def test_a_run_that_would_ignore_an_option_is_not_begun(tmp_path: Path) -> None:
     [
         # null asks for nothing, and what is not used need not be given.
         (
-            [*SCORES, "data=files", "data.name=x", "data.source_language=a"]
-            + ["data.target_language=b", "data.train=null"],
+            [
+                *(*SCORES, "data=files", "data.name=x", "data.train=null"),
+                *("data.source_language=a", "data.target_language=b"),
+            ],
             "none.nbest",
         ),
         ([*LISTS, "experiment=liu2013"], "none.nbest"),
