@@ -7,7 +7,7 @@ to the last bit; whoever owns the weights applies it (`torchtune_smt.tuners.lear
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -129,13 +129,11 @@ def pair_gradient(
     rows: the differences H(better) - H(worse).
     features: in which their ids are; None: they are the snapshot's own.
     """
-    feature, numbered = rows.numbered()
-    weight = _read(snapshot, features, feature, device)
-    # A caller may be somebody who needs no gradients.
-    with torch.inference_mode(False), torch.enable_grad():
-        margins = score_numbered(numbered, weight)
-        losses = check_losses(loss(margins), loss, margins)
-        return _backward(weight, losses, loss, (feature, features, snapshot.version))
+
+    def losses(margins: Tensor) -> Tensor:
+        return check_losses(loss(margins), loss, margins)
+
+    return _gradient(rows, features, snapshot, loss, losses, device)
 
 
 def _list_gradient(
@@ -149,15 +147,14 @@ def _list_gradient(
     if (sizes < 2).any() or (sizes[1:] < sizes[:-1]).any():
         by_size = np.argsort(sizes, kind="stable")
         by_size = by_size[sizes[by_size] > 1]
-        lists, sizes = lists.some(by_size), sizes[by_size]
-    feature, numbered = lists.rows.numbered()
-    weight = _read(snapshot, lists.features, feature, device)
-    with torch.inference_mode(False), torch.enable_grad():
-        scores = score_numbered(numbered, weight, drop_noise=True)
+        lists = lists.some(by_size)
+
+    def losses(scores: Tensor) -> Tensor:
         gains = torch.from_numpy(finite_gains(lists)).to(scores)
         begin = torch.from_numpy(lists.begin).to(scores.device)
-        losses = listwise_losses(loss, scores, gains, begin)
-        return _backward(weight, losses, loss, (feature, lists.features, snapshot.version))
+        return listwise_losses(loss, scores, gains, begin)
+
+    return _gradient(lists.rows, lists.features, snapshot, loss, losses, device)
 
 
 def finite_gains(lists: KBestLists) -> Float64:
@@ -168,29 +165,26 @@ def finite_gains(lists: KBestLists) -> Float64:
     return np.concatenate([np.empty(0), *(kbest.finite_gains() for kbest in lists)])
 
 
-def _read(
-    snapshot: Snapshot,
+def _gradient(
+    rows: Rows,
     features: Vocabulary | None,
-    feature: Int64,
-    device: torch.device | str,
-) -> Tensor:
-    """Return the weights of some features, as a tensor that takes a gradient."""
-    values = snapshot.read(features, feature)
-    with torch.inference_mode(False):
-        return torch.from_numpy(values).to(device).requires_grad_()
-
-
-def _backward(
-    weight: Tensor,
-    losses: Tensor,
+    snapshot: Snapshot,
     loss: Loss,
-    origin: tuple[Int64, Vocabulary | None, int],
+    losses_of: Callable[[Tensor], Tensor],
+    device: torch.device | str,
 ) -> Gradient:
-    """Return the gradient of losses; `origin`: features, vocabulary and version of the weights."""
-    feature, features, version = origin
+    """Return the gradient of what `losses_of` makes of the scores of rows, or margins."""
+    feature, numbered = rows.numbered()
+    values = snapshot.read(features, feature)
+    # A caller may be somebody who needs no gradients.
+    with torch.inference_mode(False), torch.enable_grad():
+        weight = torch.from_numpy(values).to(device).requires_grad_()
+        losses = losses_of(score_numbered(numbered, weight, drop_noise=is_listwise(loss)))
+        if losses.numel():
+            torch.autograd.backward(reduce(losses, loss.reduction))
+    version = snapshot.version
     if losses.numel() == 0:
         return Gradient(feature[:0], np.empty(0), features, version, 0.0, 0)
-    torch.autograd.backward(reduce(losses, loss.reduction))
     if weight.grad is None:
         of = "scores" if is_listwise(loss) else "margins"
         raise InputError(f"the loss {type(loss).__name__} does not depend on the {of} it is given")
