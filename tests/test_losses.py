@@ -99,17 +99,6 @@ def test_listwise_losses_equal_their_formulas(loss, rows, shift):
         assert loss(scores + shift, gains).tolist() == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("loss", [*LISTWISE, Hinge(), Logistic(), Perceptron()], ids=repr)
-def test_gradcheck(loss):
-    generator = torch.Generator().manual_seed(3)
-    scores = torch.randn((2, 5), dtype=torch.float64, generator=generator).requires_grad_()
-    gains = torch.rand((2, 5), dtype=torch.float64, generator=generator)
-    if getattr(loss, "listwise", False):
-        assert torch.autograd.gradcheck(lambda s: loss(s, gains), scores)
-    else:
-        assert torch.autograd.gradcheck(loss, scores)
-
-
 @pytest.mark.parametrize("loss", [Softmax(), ExpectedGain(), Ramp(), HopeFear()], ids=repr)
 def test_equal_gains_leave_exactly_nothing_to_learn(loss):
     """Rounding noise would do: AdaGrad's first step has its full size, whatever the gradient."""

@@ -131,18 +131,6 @@ def test_few_pairs_with_next_to_no_penalty():
     assert found.reached and found.certificate.objective == pytest.approx(slow, rel=1e-6)
 
 
-def test_a_start_where_no_pair_has_curvature_with_the_logistic_loss():
-    x = np.random.default_rng(0).normal(size=(50, 6))
-    x[:, 2:] = np.abs(x[:, 2:]) + 2.0
-    minimizer = Minimizer(rows_of(x), 2, Logistic())
-    penalty = minimizer.penalty(0.0, 0.01)
-    start = np.append([0.0, 0.0], np.full(4, 1e4))
-    assert not Logistic().curvatures(x @ start).any()
-    found = minimizer.minimize(penalty, start, EXACT)
-    slow = fista(x, 2, Logistic(), penalty, 20_000)
-    assert found.reached and np.allclose(found.weights, slow, atol=1e-5)
-
-
 # --- what the certificate says ---
 
 

@@ -167,11 +167,3 @@ def test_in_the_end_no_block_would_rather_be_elsewhere(model):
         for level in np.concatenate([near, -near, np.abs(v), [0.0], np.linspace(-4, 4, 81)]):
             moved = np.where(block, level * np.sign(v), v)
             assert model.value(moved) >= least - 1e-7
-
-
-@given(models)
-def test_several_sweeps_are_one_after_the_other(model):
-    one = model.start
-    for _ in range(3):
-        one = model.swept(one, 1)
-    assert np.allclose(one, model.swept(model.start, 3), atol=1e-9)

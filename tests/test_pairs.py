@@ -82,18 +82,6 @@ def test_pro_equals_its_slow_reference(gains, data, seed, candidates, threshold,
     assert [tuple(pair) for pair in sample] == expected
 
 
-@pytest.mark.parametrize("distinct", [False, True])
-@pytest.mark.parametrize("grid", [5, 1000])
-def test_pro_of_long_lists_equals_its_slow_reference(distinct, grid):
-    gains = np.random.default_rng(grid).integers(0, grid, 60) / grid
-    kbest = kbest_of(gains)
-    arguments = (1500, 0.05, 10, distinct)
-    for sentence in range(5):
-        sample = ProSampler(*arguments).sample(kbest, (0, 0, sentence))
-        expected = reference_sample(kbest, (0, 0, sentence), *arguments)
-        assert [tuple(pair) for pair in sample] == expected
-
-
 def test_draws_are_uniform():
     """Chi-square of the drawn pairs, over all that have a difference."""
     kbest = kbest_of(np.arange(10) / 10)

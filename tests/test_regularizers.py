@@ -54,13 +54,6 @@ def test_elastic_strengths_say_what_the_value_is(regularizer):
     assert regularizer.value(w) == pytest.approx(expected)
 
 
-def test_l1_by_hand():
-    w = torch.tensor([3.0, -0.5, 0.0, -2.0])
-    assert L1(2.0).value(w) == 11.0
-    assert L1(2.0).prox(w, 0.5).tolist() == [2.0, 0.0, 0.0, -1.0]
-    assert L1(1.0).prox(w, torch.tensor([4.0, 0.25, 1.0, 0.0])).tolist() == [0, -0.25, 0, -2]
-
-
 # --- OSCAR ---
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -76,12 +69,6 @@ def definition(w, lambda1, lambda2, zeros=0):
     w = np.append(np.abs(w), np.zeros(zeros))
     pairs = sum(max(a, b) for a, b in itertools.combinations(w, 2))
     return lambda1 * w.sum() + lambda2 * pairs
-
-
-@given(a=vectors, lambda1=strengths, lambda2=strengths, step=st.sampled_from([0.0, 0.3, 2.0]))
-def test_prox_equals_isotonic_regression(a, lambda1, lambda2, step):
-    found = Oscar(lambda1, lambda2).prox(torch.from_numpy(a), step).numpy()
-    assert np.allclose(found, oscar_prox(a, step * lambda1, step * lambda2), rtol=0, atol=1e-14)
 
 
 @given(a=vectors, lambda1=strengths, lambda2=strengths, zeros=st.integers(0, 4))
@@ -133,14 +120,6 @@ def test_groups_are_the_equal_weights(a, lambda1, lambda2):
     order = torch.argsort(group[alive])
     assert (result[alive][order].abs().diff() <= 0).all()
     assert ((group[alive] % 2 == 1) == (result[alive] < 0)).all()
-
-
-def test_groups_by_hand():
-    """Ranks have the penalties 0.4, 0.3, 0.2, 0.1, 0 (d = 5): z = 1.6, 1.65, 0.3, 0.35, 0."""
-    a = torch.tensor([-1.95, 0.5, 2.0, -0.45, 0.0], dtype=torch.float64)
-    result, group = Oscar(0.0, 0.1).groups(a, 1.0)
-    assert result.tolist() == pytest.approx([-1.625, 0.325, 1.625, -0.325, 0])
-    assert group.tolist() == [1, 2, 0, 3, -1]
 
 
 @pytest.mark.parametrize(

@@ -49,16 +49,6 @@ def test_weights_of_the_wrong_size_get_the_right_one():
     np.testing.assert_allclose(found, true, rtol=0.1, atol=0.05)
 
 
-def test_the_start_is_found_again():
-    """Where weights are the minimum already, the factor is 1."""
-    rng = np.random.default_rng(6)
-    matrix = rng.normal(size=(200, 6))
-    best = Pro(AllPairs(), sigma=1e4, tolerance=1e-9).solve_pairs(rows_of(matrix), np.zeros(6), ())
-    solver = scale_solver(Pro(AllPairs(), sigma=1e4, tolerance=1e-9), DENSE)
-    found = solver.solve_pairs(rows_of(matrix), best.weights, ())
-    np.testing.assert_allclose(found.weights, best.weights, rtol=1e-3, atol=1e-5)
-
-
 def test_mert_tunes_the_factor_of_any_number_of_weights():
     generator = np.random.default_rng(7)
     lists = make_lists(generator, [6] * 15, 62)
