@@ -40,12 +40,6 @@ def with_statistics(kbests, numbers):
     return [replace(k, statistics=part) for k, part in zip(kbests, parts, strict=True)]
 
 
-def flattened(store):
-    """Return everything in a store as arrays."""
-    lists = store.lists()
-    return {"index": lists.index, "begin": lists.begin, "gain": lists.gain} | vars(lists.rows)
-
-
 values = st.sampled_from([-2.0, -0.5, 0.25, 1.0, 1.0, 2.0, 3.0, 1 / 3, 300.0, 1e9])
 hypotheses = st.tuples(
     st.lists(st.integers(0, 3), max_size=3),
