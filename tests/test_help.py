@@ -71,42 +71,24 @@ def test_choices_of_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert outcome.err.startswith("error: there is no data=none")
 
 
-@pytest.mark.parametrize(
-    ("command", "option", "message"),
-    [
-        ("train", "tuner.epoch=3", "there is no option tuner.epoch; did you mean tuner.epochs?"),
-        ("train", "shuffle=false", "there is no option shuffle; did you mean tuner.shuffle?"),
-        ("train", "tunner=pro", "there is no option tunner; did you mean tuner?"),
-        ("train", "qqq=1", "there is no option qqq; --help shows all that there are"),
-        (
-            "train",
-            "tuner=mirra",
-            f"there is no tuner=mirra; choose of {TUNERS}; did you mean mira?",
-        ),
-        (
-            "train",
-            "tuner=stocastic",
-            f"there is no tuner=stocastic; choose of {TUNERS}; did you mean stochastic?",
-        ),
-        ("train", "data=files", "data.name is missing; give it with data.name=VALUE"),
-        (
-            "train",
-            "data=files data.name=mine data.source_language=fr data.target_language=en "
-            "data.folders=[texts]",
-            "data.dev is missing; give it with data.dev=VALUE",
-        ),
-        ("rerank", "formt=moses", "there is no option formt; did you mean format?"),
-        ("rerank", "n_bets=3", "there is no option n_bets; did you mean n_best?"),
-    ],
-)
-def test_misspelt_options(command: str, option: str, message: str, tmp_path: Path) -> None:
-    given = option.split()
-    if option == "data=files":
-        given += ["data.source_language=de", "data.target_language=en"]
-        given += ["data.train=[a,b]", "data.dev=[a,b]"]
-    outcome = run_command(command, *given, folder=tmp_path)
+OF_MINE = "data=files data.name=mine data.source_language=fr data.target_language=en"
+MISSPELT = {
+    "train tuner.epoch=3": "there is no option tuner.epoch; did you mean tuner.epochs?",
+    "train shuffle=false": "there is no option shuffle; did you mean tuner.shuffle?",
+    "train tunner=pro": "there is no option tunner; did you mean tuner?",
+    "train qqq=1": "there is no option qqq; --help shows all that there are",
+    "train tuner=mirra": f"there is no tuner=mirra; choose of {TUNERS}; did you mean mira?",
+    "train data=files data.dev=[a,b]": "data.name is missing; give it with data.name=VALUE",
+    f"train {OF_MINE} data.folders=[texts]": "data.dev is missing; give it with data.dev=VALUE",
+    "rerank formt=moses": "there is no option formt; did you mean format?",
+}
+
+
+@pytest.mark.parametrize("line", MISSPELT)
+def test_misspelt_options(line: str, tmp_path: Path) -> None:
+    outcome = run_command(*line.split(), folder=tmp_path)
     assert outcome.code == 1
-    assert outcome.err.startswith(f"error: {message}")
+    assert outcome.err.startswith(f"error: {MISSPELT[line]}")
     assert outcome.err.count("\n") == 1
 
 

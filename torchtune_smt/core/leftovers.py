@@ -29,6 +29,7 @@ _TO_HOLD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 @contextmanager
 def part_of(path: Path, *, folder: bool) -> Iterator[Path]:
     """Yield a new file or folder beside `path`, held by this process; removed if it is left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     clear(path)
     part = _beside(path, "part")
     handle = None

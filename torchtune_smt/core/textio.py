@@ -466,7 +466,7 @@ def atomic_path(path: str | os.PathLike[str], *, own: bool = False) -> Iterator[
     elif os.path.isdir(path):
         raise InputError("is a folder, and a file is to be written; name a file", path=path)
     place = Path(os.path.realpath(path)) if os.path.islink(path) and not own else Path(path)
-    with _beside(place, folder=False) as beside:
+    with writing(place), part_of(place, folder=False) as beside:
         yield beside
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
@@ -489,19 +489,10 @@ def atomic_folder(
     """
     # Where a link leads is what is replaced.
     path = Path(os.path.realpath(path))
-    with _beside(path, folder=True) as beside:
+    with writing(path), part_of(path, folder=True) as beside:
         yield beside
         beside.chmod(0o777 & ~_umask())
         replace_folder(path, beside, check)
-
-
-@contextmanager
-def _beside(path: Path, *, folder: bool) -> Iterator[Path]:
-    """Yield a new file or folder beside `path`, for both of the above."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part_of(path, folder=folder) as beside:
-            yield beside
 
 
 @contextmanager

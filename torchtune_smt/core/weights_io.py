@@ -27,6 +27,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
@@ -45,6 +46,7 @@ from torchtune_smt.core.textio import (
     check_utf8,
     iterate_lines,
     read_text,
+    reading,
 )
 from torchtune_smt.core.vocabulary import Vocabulary
 
@@ -315,16 +317,24 @@ def read_comment(
 
     Raises InputError: the comment is not whole.
     """
-    pattern = rb"^#[ \t]*" + re.escape(title.rstrip().encode()) + rb"(.*)$"
-    line = re.search(pattern, read_text(path), re.MULTILINE)
-    if line is None:
+    with reading(path):
+        comments = _comments(os.fspath(path), os.stat(path).st_mtime_ns)
+    begin = title.rstrip().encode()
+    said = next((line.removeprefix(begin) for line in comments if line.startswith(begin)), None)
+    if said is None:
         return None
     try:
-        return made(json.loads(line[1].decode("utf-8", "replace")))
+        return made(json.loads(said.decode("utf-8", "replace")))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, InputError):
         raise InputError(
             f"its line '# {title}...' is not whole; take the file as it was written", path=path
         ) from None
+
+
+# Several are asked for of one file, which may have millions of weights.
+@lru_cache(maxsize=1)
+def _comments(path: str, changed: int) -> list[bytes]:
+    return re.findall(rb"^#[ \t]*(.*)$", read_text(path), re.MULTILINE)
 
 
 def read_origin(path: str | os.PathLike[str]) -> Origin | None:

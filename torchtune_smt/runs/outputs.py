@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -39,15 +39,13 @@ class Output:
 
     path: as it was given, or as it was found in a folder that was given.
     kind ("run", "weights", "lists", "translations")
-    overrides, ordered: of a run's command line, its seed and Hydra's options left out; in the order
-        of options.
+    overrides: of a run's command line, by their options; its seed and Hydra's are left out.
     seed: of a run, as its command line has it.
     """
 
     path: Path
     kind: Kind
-    overrides: tuple[str, ...] = ()
-    ordered: tuple[str, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
     seed: str = ""
 
     @property
@@ -129,7 +127,7 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
             key: tuple[str, ...] = (str(output.path),)
         else:
             # In whatever order they were given.
-            key = output.ordered
+            key = tuple(override for _, override in sorted(output.overrides.items()))
             if not group_seeds:
                 key = (*key, f"seed={output.seed}" if output.seed else "")
         groups.setdefault(key, []).append(output)
@@ -139,7 +137,7 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
     for key, group in groups.items():
         name = str(group[0].path)
         if group[0].is_recorded:
-            given = [o for o in group[0].overrides if o not in common]
+            given = [o for o in group[0].overrides.values() if o not in common]
             own = " ".join([*given, *(o for o in key if o and o not in (*common, *given))])
             if own:
                 name = own
@@ -216,8 +214,7 @@ def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
         for option, override in last.items()
         if option not in WITHOUT_EFFECT and not override.startswith("hydra.")
     }
-    in_order = tuple(kept[option] for option in sorted(kept))
-    return Output(path, kind, tuple(kept.values()), in_order, seed)
+    return Output(path, kind, kept, seed)
 
 
 def _is_weights(path: Path) -> bool:
