@@ -155,31 +155,6 @@ def test_written_and_read_back(tmp_path_factory: pytest.TempPathFactory, source:
     assert read_corpus(*paths) == corpus
 
 
-def test_corpora_one_after_the_other() -> None:
-    first = read_corpus("x.de", ["x.en"], lines=[["a", ""], ["A", "B"]], empty="skip")
-    second = read_corpus("y.de", ["y.en"], lines=[["", "c"], ["B", "C"]], empty="skip")
-    both = first.followed_by(second)
-    assert both.source == [["a"], ["c"]]
-    assert both.targets == [["A"], ["C"]]
-    assert both.dropped == {"empty": 2}
-
-
-@pytest.mark.parametrize(
-    ("name", "source", "part", "size", "references"),
-    [
-        ("multi30k-de-en", "de", "train", 29000, 1),
-        ("multi30k-de-en", "de", "dev", 1014, 1),
-        ("fisher-es-en", "es", "test", 3629, 4),
-    ],
-)
-def test_real_corpora(
-    shared: Path, name: str, source: str, part: str, size: int, references: int
-) -> None:
-    corpus = read_corpus(*find_files(shared / "data" / name, part, source, "en"))
-    assert len(corpus) == size
-    assert {len(sentence) for sentence in corpus.references} == {references}
-
-
 COUNTS = {"aktion": 5, "plan": 20, "aktionsplan": 2, "freitag": 900, "frei": 50, "tage": 30}
 
 

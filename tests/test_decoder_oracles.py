@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -149,18 +148,6 @@ def test_lists_are_those_of_cdec_or_better(hiero: Run, of_cdec: list[list[Entry]
     assert counts["same features"] > 0.98 * counts["equal"]
 
 
-def test_nothing_is_lost_with_little_pruning(
-    shared: Path,
-    hiero: Run,
-    of_cdec: list[list[Entry]],
-    cdec_grammar: FileGrammar,
-    multi30k_model: NgramModel,
-) -> None:
-    decoder = HieroDecoder(Model(cdec_grammar, multi30k_model), k=100, pop_limit=2000)
-    counts = compare(decoded(decoder, hiero.weights, shared, 20), of_cdec[:20])
-    assert counts["lost"] == counts["lower"] == 0
-
-
 # Moses
 
 MOSES_SENTENCES = 100
@@ -233,75 +220,3 @@ def test_lists_are_those_of_moses_or_better(
     # It, too, prunes.
     assert best >= -0.002 * MOSES_SENTENCES and difference >= 0.0
     assert same > ranks / 2
-
-
-def segmentation(
-    source: list[str], target: list[str], pairs: dict[tuple[str, str], int]
-) -> list[tuple[int, int, int, int]] | None:
-    """Return the only monotone order of some phrase pairs that gives the sentence, else None."""
-    found: list[list[tuple[int, int, int, int]]] = []
-
-    def extend(i: int, j: int, left: dict[tuple[str, str], int], steps) -> None:
-        if len(found) > 1:
-            return
-        if i == len(source) and j == len(target):
-            if not any(left.values()):
-                found.append(steps)
-            return
-        for pair, count in left.items():
-            f, e = pair[0].split("~"), pair[1].split("~")
-            if count and source[i : i + len(f)] == f and target[j : j + len(e)] == e:
-                step = (i, i + len(f), j, j + len(e))
-                extend(step[1], step[3], {**left, pair: count - 1}, [*steps, step])
-
-    extend(0, 0, pairs, [])
-    return found[0] if len(found) == 1 else None
-
-
-def test_features_of_moses_derivations(shared: Path, moses_table: PhraseTable) -> None:
-    """The scores of our tables, added up over the phrase pairs that Moses says it used.
-
-    Translation scores for all entries, reordering scores for those without distortion.
-    """
-    path = shared / "oracles" / "moses" / "dev.100best.sparse.gz"
-    sources = sentences(shared)
-    value: dict[tuple[str, str], np.ndarray] = {}
-    for rule in range(len(moses_table)):
-        f, e = moses_table.rule_text(rule)
-        value[" ".join(f), " ".join(e)] = moses_table.dense[rule]
-    alone = {f for f, _ in value}
-    compared = ordered = 0
-    for index, entry in islice(moses_entries(path), 0, 20_000, 19):
-        source, target = sources[index], entry.words.split()
-        used: dict[tuple[str, str], int] = {}
-        for name, count in entry.features.items():
-            if name.startswith("PP_") and count:
-                f, _, e = name[3:].partition("~~")
-                used[f, e] = int(count)
-        if any("~" in word for word in source):
-            continue
-        rows = {}
-        for f, e in used:
-            key = f.replace("~", " "), e.replace("~", " ")
-            unknown = key not in value and key[0] == key[1] and key[0] not in alone
-            rows[f, e] = np.zeros(10) if unknown else value[key]
-        total = sum((count * rows[pair] for pair, count in used.items()), np.zeros(10))
-        theirs = [entry.features[name] for name in TRANSLATION]
-        np.testing.assert_allclose(total[:4], theirs, rtol=1e-4, atol=1e-3)
-        compared += 1
-        if entry.features["Distortion0_0"] == 0:
-            steps = segmentation(source, target, dict(used))
-            if steps is None:
-                continue
-            last = steps[-1]
-            pair = "~".join(source[last[0] : last[1]]), "~".join(target[last[2] : last[3]])
-            expected = np.zeros(6)
-            # Everything is monotone, and nothing is behind the last phrase.
-            expected[0], expected[3] = total[4], total[7] - rows[pair][7]
-            theirs = [entry.features[name] for name in REORDERING]
-            np.testing.assert_allclose(expected, theirs, rtol=1e-4, atol=1e-3)
-            ordered += 1
-    print(f"{compared} entries, {ordered} of them without distortion")
-    # Most are compared, and many have one segmentation alone.
-    assert compared > 20_000 / 19 / 2
-    assert ordered > compared / 4

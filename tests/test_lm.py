@@ -29,7 +29,7 @@ from torchtune_smt.lm import (
     write_arpa,
 )
 from torchtune_smt.lm.folds import fold_of
-from torchtune_smt.lm.kernels import advance, match, transition
+from torchtune_smt.lm.kernels import advance, transition
 from torchtune_smt.lm.tables import LmTables, read_cache, write_cache
 
 SMALL = """\\data\\
@@ -491,27 +491,6 @@ def test_tables_mean_what_they_say(reference: DictModel) -> None:
     assert [nodes[(w,)] for w in model.words.names(range(len(model.words)))] == list(
         range(1, len(model.words) + 1)
     )
-
-
-@given(dict_models(closed=True), sentences, st.booleans())
-@settings(max_examples=50)
-def test_match_finds_the_longest_ngram(reference: DictModel, words: list[str], bos: bool) -> None:
-    model = NgramModel.from_ngrams(to_ngrams(reference))
-    nodes = model.tables.nodes
-    state = model.begin_state if bos else 0
-    history: tuple[str, ...] = (BEGIN,) if bos else ()
-    for id in model.word_ids(words):
-        history += (model.words[id],)
-        suffixes = (history[i:] for i in range(len(history)))
-        longest = next(ngram for ngram in suffixes if ngram in reference.prob)
-        logp, node = match(*model.tables, state, int(id))
-        assert nodes["length"][node] == len(longest)
-        at = node
-        for word in reversed(longest):
-            assert model.words[nodes["word"][at]] == word
-            at = nodes["prefix"][at]
-        assert (logp, nodes["state"][node]) == advance(*model.tables, state, int(id))
-        state = int(nodes["state"][node])
 
 
 @pytest.mark.parametrize("missing", [False, True])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tables
-from liu2013_gains import PANELS, RESULTS, Gain, Panel, draw, gains, shown
+from liu2013_gains import PANELS, RESULTS, Gain, Panel, gains, shown
 from liu2013_results import CSV, Result
 from stand_ins import result
 from tables import Group, Section
@@ -74,19 +74,3 @@ def test_all_published_rows_are_there() -> None:
     assert seeds["OSCAR"]["test"].mean == pytest.approx(-0.13, abs=0.01)
     assert seeds["OSCAR"]["test"].significant
     assert not any(both["devtest"].significant for both in seeds.values())
-
-
-def test_what_is_significant_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import matplotlib.pyplot as plt
-
-    monkeypatch.setattr(plt, "close", lambda figure: None)
-    one = {"devtest": Gain(1.0, 0.0, True), "test": Gain(-1.0, 0.5, False)}
-    draw(tmp_path / "gains.png", [("a", {"x": one}), ("b", {"y": one, "z": {}}), ("c", {})])
-    assert (tmp_path / "gains.png").read_bytes().startswith(b"\x89PNG")
-    first = plt.gcf().axes[0]
-    points = [line for line in first.lines if len(line.get_xdata()) == 1]
-    assert [line.get_xdata()[0] for line in points] == [1.0, -1.0]
-    assert [line.get_markerfacecolor() for line in points] == ["C0", "white"]
-    assert [tick.get_text() for tick in first.get_yticklabels()] == ["x"]
-    monkeypatch.undo()
-    plt.close("all")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -29,8 +28,8 @@ import tuned
 from forecast import Measured, hours, read_measured
 from liu2013_results import Result
 from liu2013_rows import place, row_overrides
-from runs import Log, Run
-from stand_ins import POINTS, FakeCorpus, FakeTrain, options, result, trained
+from runs import Log
+from stand_ins import POINTS, FakeCorpus, options, result, trained
 from tuned import configuration
 
 from torchtune_smt.core.errors import InputError
@@ -238,32 +237,6 @@ def test_a_mistyped_override_of_all_rows(capsys: pytest.CaptureFixture[str]) -> 
 
 
 # Rows are done
-
-
-def test_a_row_says_what_its_run_does_of_its_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where its run is one of a sweep, which has a folder of its own."""
-    chosen = options(tmp_path, "--sweep", "--lambda2s", "3e-9", "3e-8")
-    last = Run(tmp_path / "sweep" / "3e-08", ())
-    FakeTrain().train(last.folder)
-    with (last.folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"step": 3, "diagnosis/fired_last": 0.25}) + "\n")
-    for folder in (last.folder, tmp_path / "example" / "oscar"):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / tuned.DEVTEST).touch()
-    found = [], "regularizer.lambda2=3e-08", last, ()
-    stand_ins = {
-        "choose": lambda *_: found,
-        "complete": lambda *_: True,
-        "training_sentences": lambda *_: 2000,
-        "measured": lambda kind, *_, **said: result(said["row"], diagnosis=said["diagnosis"]),
-    }
-    for name, function in stand_ins.items():
-        monkeypatch.setattr(liu2013, name, function)
-    done = liu2013.do_row("oscar", FakeCorpus(), "example", 1, chosen)  # type: ignore[arg-type]
-    assert done is not None
-    assert done.diagnosis == {"diagnosis/fired_last": [None, None, 0.25]}
 
 
 def test_a_row_that_is_refused_leaves_the_others(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from itertools import combinations
 from pathlib import Path
@@ -22,10 +21,9 @@ import simianer2012_rows
 import tables
 import tuned
 from alike import NOT_COUNTED, settings, shared
-from diagnosis import TAGS, Diagnosis, plot_diagnosis, read_diagnosis
 from hypothesis import given
 from hypothesis import strategies as st
-from liu2013_results import Result, compare_rows, write_tables
+from liu2013_results import Result, compare_rows
 from liu2013_rows import BASELINE, ROWS, place
 from published import read_results
 from stand_ins import FakeCorpus, result
@@ -351,65 +349,3 @@ def test_groups_without_a_weight_are_not_active(tmp_path: Path) -> None:
 
     found = Nothing().test([], tmp_path, tmp_path / tuned.TEST)
     assert found == tuned.Features(active=2, reused=0, atomic=2)
-
-
-# Pictures
-
-
-def test_a_picture_of_the_chance_in_groups(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    of_groups = {"overrides": ["data=multi30k", "data.test=null", "tuner=grouping"]}
-    diagnosis = {"diagnosis/overlap_features": [0.1], "diagnosis/fired_last": [None, 0.9]}
-    row = tmp_path / "multi30k" / "oscar"
-    result("oscar", **of_groups, diagnosis=diagnosis).save(row)
-    picture = tmp_path / "out" / "chance-in-groups.png"
-    write_tables(tmp_path, picture.parent)
-    for path in (picture, picture.with_name("bleu-by-features.png")):
-        assert path.read_bytes().startswith(b"\x89PNG")
-    # On another machine, what the table says is drawn, too.
-    (row / tables.RESULT).unlink()
-    result("random_pairs", **of_groups, diagnosis=diagnosis).save(row.with_name("random_pairs"))
-    drawn: list[dict[str, list[Diagnosis]]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(liu2013_results, "plot_diagnosis", lambda _, found: drawn.append(found))
-        write_tables(tmp_path, picture.parent)
-    (shown,) = drawn
-    assert list(shown.values()) == [[diagnosis]] * 2
-    assert capsys.readouterr().out == ""
-    # A table that does not say what its picture shows leaves it as it is.
-    table = picture.with_name("table.csv")
-    rows = [dataclasses.replace(one, diagnosis={}) for one in read_results(table, Result)]
-    tables.write_csv(table, [Section("multi30k", "", rows)])
-    picture.write_bytes(b"as it was")
-    write_tables(tmp_path, picture.parent)
-    assert picture.read_bytes() == b"as it was"
-    assert f"{picture} stays as it was" in capsys.readouterr().out
-
-
-def test_the_picture_has_numbers_at_their_iterations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also after an iteration without groups, and where nothing is said of the last steps."""
-    import matplotlib.pyplot as plt
-
-    monkeypatch.setattr(plt, "close", lambda figure: None)
-    lines: list[dict[str, float]] = [{"step": 0, "bleu/dev": 30.0}]
-    for iteration in range(1, 5):
-        said = {"diagnosis/overlap_features": 0.1 * iteration} if iteration != 3 else {}
-        lines += [{"step": 300 * iteration - 100, **said}]
-        lines += [{"step": 300 * iteration, "bleu/dev": 31.0}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    mixed = read_diagnosis(tmp_path)
-    assert mixed == {"diagnosis/overlap_features": [0.1, 0.2, None, 0.4]}
-    assert read_diagnosis(tmp_path / "elsewhere") == {}
-    online: Diagnosis = {tag: [None, 0.5] for tag in TAGS}
-    plot_diagnosis(tmp_path / "picture.png", {"mix": [mixed], "online": [online, online]})
-    overlap, last = plt.gcf().axes
-    assert [line.get_xdata().tolist() for line in overlap.lines] == [[1, 2, 3, 4], [1, 2], [1, 2]]
-    np.testing.assert_array_equal(overlap.lines[0].get_ydata(), [0.1, 0.2, np.nan, 0.4])
-    assert [text.get_text() for text in overlap.get_legend().get_texts()] == ["mix", "online"]
-    assert [text.get_text() for text in last.get_legend().get_texts()] == ["online"]
-    assert len(last.lines) == 2
-    monkeypatch.undo()
-    plt.close("all")
