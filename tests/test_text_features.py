@@ -144,6 +144,10 @@ def test_expected_errors_find_what_is_true_and_leave_noise() -> None:
     assert np.count_nonzero(free[3:]) == 300
     assert np.count_nonzero(pulled[3:]) < 30
     assert -pulled[1] > 0.8 * pulled[0] > 50 * abs(pulled[2])
+    # As few at any size of a step, where the strength is more than noise's.
+    for size in (10, 400):
+        held = ExpectedErrors(strength=0.06, batch_size=size).solve(lists, start, (0,)).weights
+        assert np.count_nonzero(held[3:]) < 30
     test = planted(3, more=300)
     gain = [test.gain[test.best(weights)].mean() for weights in (start, free, pulled)]
     assert gain[0] < gain[1] < gain[2] - 0.2
@@ -164,7 +168,7 @@ def test_expected_errors_find_what_is_true_and_leave_noise() -> None:
         *((FOBOS, one) for one in (ElasticNet(0.1, 0.2), GroupLasso(0.05), Oscar(0.02, 0.03))),
     ],
 )
-def test_weights_are_pulled_to_the_start(kind, regularizer) -> None:
+def test_weights_are_pulled_to_the_start(kind, regularizer, monkeypatch) -> None:
     """A step on the difference, along the gradient by autograd; and a pull that holds all."""
     lists, start = planted(4, 40), np.array([0.5, 0.4, 0.3])
     loss = ExpectedGain(reduction="mean")
@@ -181,6 +185,10 @@ def test_weights_are_pulled_to_the_start(kind, regularizer) -> None:
     optimizer = partial(kind, lr=0.1, regularizer=regularizer)
     solver = Stochastic(AllPairs(), loss, optimizer, 1, 40, towards="start")
     assert solver.solve(lists, start, (0,)).weights == pytest.approx(hand)
+    with monkeypatch.context() as patch:
+        # As on a device, where all that steps need stays.
+        patch.setattr(Stochastic, "_stays", True)
+        assert solver.solve(lists, start, (0,)).weights == pytest.approx(hand)
     most = {one.name: 1e9 for one in fields(regularizer) if one.name != "dimension"}
     strong = partial(kind, lr=0.1, regularizer=replace(regularizer, **most))
     # Steps of pairs are compiled where they need no center.
