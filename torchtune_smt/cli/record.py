@@ -33,8 +33,8 @@ from torchtune_smt.runs.records import (
     merged,
     of_hydra,
     place_of,
-    read_overrides,
     read_yaml,
+    recorded_overrides,
 )
 
 WHERE: Final = frozenset({"engine", "threads", "device", "decoder.keep_mb", "parallel.workers"})
@@ -195,7 +195,7 @@ def take_up(
     path = folder / CONFIG
     if not (os.path.lexists(path) and os.path.lexists(folder / OVERRIDES)):
         return Settings(given)
-    overrides, values = read_overrides(folder / OVERRIDES), read_yaml(path, dict, "configuration")
+    overrides, values = recorded_overrides(folder), read_yaml(path, dict, "configuration")
     choices = _choices(of_hydra(folder), folder / HYDRA)
     if resumes and os.path.lexists(folder / LONGER):
         path = folder / LONGER

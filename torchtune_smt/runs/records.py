@@ -112,12 +112,17 @@ def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> Non
 
 
 def recorded_overrides(folder: Path) -> list[str]:
-    """Return the overrides that a run recorded, to be shown and compared; none without a record.
+    """Return the overrides that a run recorded; none without a record.
 
     Raises InputError: the record is damaged.
     """
     path = folder / OVERRIDES
-    return read_overrides(path) if os.path.lexists(path) else []
+    if not os.path.lexists(path):
+        return []
+    recorded: list[str] = read_yaml(path, list, "list of overrides")
+    if not all(isinstance(o, str) for o in recorded):
+        raise InputError("is no list of overrides; the run folder is damaged", path=path)
+    return recorded
 
 
 def recorded_data(folder: Path) -> dict[str, Any] | None:
@@ -264,14 +269,6 @@ def _files_of(data: dict[str, Any], split: str, place: Path) -> list[str] | None
     except (InputError, OSError):
         return None
     return files if all(os.path.isfile(path) for path in files) else None
-
-
-def read_overrides(path: Path) -> list[str]:
-    """Return the overrides that Hydra recorded."""
-    recorded: list[str] = read_yaml(path, list, "list of overrides")
-    if not all(isinstance(o, str) for o in recorded):
-        raise InputError("is no list of overrides; the run folder is damaged", path=path)
-    return recorded
 
 
 def read_yaml(path: Path, kind: type, what: str) -> Any:
