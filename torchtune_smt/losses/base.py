@@ -17,7 +17,7 @@ _REDUCTION: Final = one_of(*get_args(Reduction))
 
 
 class Reduced(Checked):
-    """A loss with an argument `reduction`."""
+    """A loss with an argument `reduction`: see `PairwiseLoss` and `ListwiseLoss`."""
 
     accepts = accepting(reduction=_REDUCTION)
 

@@ -26,8 +26,6 @@ class Softmax(_OfLists):
 
     The best are those of the largest gain; where several have it, their probabilities are added
     (Watanabe 2012, Eq. 3, with the oracles of the list).
-
-    reduction ("sum", "mean" or "each")
     """
 
     reduction: Reduction = "sum"
@@ -48,7 +46,6 @@ class ExpectedGain(_OfLists):
 
     temperature: above 0.
     entropy: 0 or more.
-    reduction ("sum", "mean" or "each")
     """
 
     accepts = accepting(temperature=above(0), entropy=least(0))
@@ -81,7 +78,6 @@ class Ramp(_OfLists):
     3. max(s + c) - max(s - c): the fear against the hope.
 
     cost: in units of the score by unit of gain, above 0.
-    reduction ("sum", "mean" or "each")
     """
 
     accepts = accepting(variant=one_of(1, 2, 3), cost=above(0))
@@ -108,7 +104,6 @@ class HopeFear(_OfLists):
     step after each sentence.
 
     cost: in units of the score by unit of gain, above 0.
-    reduction ("sum", "mean" or "each")
     """
 
     accepts = accepting(cost=above(0))

@@ -17,8 +17,6 @@ class Hinge(Reduced):
     """ℓ(z) = max(0, 1 - z), whose derivative is -1 for z < 1 and 0 from 1 on.
 
     Liu et al. (2013), Eq. 1, who take a step on one pair at a time.
-
-    reduction ("sum", "mean" or "each")
     """
 
     reduction: Reduction = "each"
@@ -35,8 +33,6 @@ class Logistic(Reduced):
     """ℓ(z) = log(1 + e^-z), whose derivative is -1 / (1 + e^z).
 
     Green et al. (2013), Eq. 12, who sum over the pairs of a mini-batch.
-
-    reduction ("sum", "mean" or "each")
     """
 
     reduction: Reduction = "sum"
@@ -53,8 +49,6 @@ class Perceptron(Reduced):
     """ℓ(z) = max(0, -z), whose derivative is -1 for z ≤ 0, also at 0: else W = 0 would never move.
 
     Simianer et al. (2012), who take a step after each pair, in order.
-
-    reduction ("sum", "mean" or "each")
     """
 
     reduction: Reduction = "each"
