@@ -164,7 +164,7 @@ def test_sentences_are_kept_from_the_second_time_on(toy, toy_sources):
     decoder.decode(toy_sources, weights)
     assert len(decoder._kept) == 0
     prepared, prepare = [], decoder._prepare
-    decoder._prepare = lambda rules: prepared.append(rules.index) or prepare(rules)
+    decoder._prepare = lambda rules: prepared.append(rules.number) or prepare(rules)
     for _ in range(3):
         decoder.decode(toy_sources[:4], weights)
     assert len(decoder._kept) == 4

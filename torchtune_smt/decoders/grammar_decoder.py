@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass, replace
 from threading import Lock
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -67,13 +66,48 @@ def deadline(seconds: float | None) -> Iterator[UInt8]:
 
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
+FoundList = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
+"""Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and
+``score``."""
+
+# Words of a sentence that a message has, at most.
+_SHOWN: Final = 6
+
+Counts = tuple[float, float, float, float]
+
+LIMIT: Final = integer(1, NO_LIMIT)
+"""What limits of a search may be."""
+
+
+class SentenceRules(NamedTuple):
+    """The rules of a sentence; behind those of the grammar, one that copies each word.
+
+    number: `Source.index`.
+    words (int32 [n]): source words of the grammar, -1 where unknown.
+    copies (int32 [n]): the same words as target words; -1 where one is dropped.
+    model: which of the language models scores its translations.
+    lm_words: that model's word of each target word.
+    sparse: their sparse features.
+    """
+
+    number: int
+    words: Int32
+    copies: Int32
+    grammar: SentenceGrammar
+    model: int
+    lm_words: Int32
+    sparse: SentenceFeatures
+
+
 # Sentences that are remembered to have come once, at most: some bytes each.
 MOST_MET: Final = 1 << 18
 
 _Key = tuple[int, int, tuple[str, ...]]
+Prepared = tuple[SentenceRules, Targets, Any]
 
 
-class KeptSentences(Generic[Item]):
+class KeptSentences:
     """What was prepared of sentences, as far as there is room.
 
     A sentence is kept from its second time on: one that is decoded once takes no room, and those
@@ -91,17 +125,17 @@ class KeptSentences(Generic[Item]):
         self.nbytes = 0
         self._room = room
         self._met: set[int] = set()
-        self._kept: dict[_Key, Item] = {}
+        self._kept: dict[_Key, Prepared] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, source: Source) -> Item | None:
+    def get(self, source: Source) -> Prepared | None:
         """Return what is kept of a sentence, if anything is."""
         return self._kept.get(_key(source))
 
-    def offer(self, source: Source, item: Item) -> None:
+    def offer(self, source: Source, item: Prepared) -> None:
         """Keep what was prepared of a sentence that was not kept, if it is to be kept now."""
         key = _key(source)
         with self._lock:
@@ -119,54 +153,14 @@ class KeptSentences(Generic[Item]):
 
 
 def nbytes(item: Any) -> int:
-    """Return how many bytes the arrays in a dataclass or (named) tuple take, at any depth."""
+    """Return how many bytes the arrays in a tuple take, at any depth."""
     if isinstance(item, np.ndarray):
         return item.nbytes
-    parts: Iterable[Any] = ()
-    if isinstance(item, tuple):
-        parts = item
-    elif is_dataclass(item):
-        parts = (getattr(item, field.name) for field in fields(item))
-    return sum(map(nbytes, parts))
+    return sum(map(nbytes, item)) if isinstance(item, tuple) else 0
 
 
 def _key(source: Source) -> _Key:
     return source.index, source.train_index, tuple(source.words)
-
-
-Result = TypeVar("Result")
-FoundList = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
-"""Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and
-``score``."""
-
-# Words of a sentence that a message has, at most.
-_SHOWN: Final = 6
-
-Counts = tuple[float, float, float, float]
-
-LIMIT: Final = integer(1, NO_LIMIT)
-"""What limits of a search may be."""
-
-
-@dataclass(frozen=True)
-class SentenceRules:
-    """The rules of a sentence; behind those of the grammar, one that copies each word.
-
-    index: `Source.index`.
-    words (int32 [n]): source words of the grammar, -1 where unknown.
-    copies (int32 [n]): the same words as target words; -1 where one is dropped.
-    model: which of the language models scores its translations.
-    lm_words: that model's word of each target word.
-    sparse: their sparse features.
-    """
-
-    index: int
-    words: Int32
-    copies: Int32
-    grammar: SentenceGrammar
-    model: int
-    lm_words: Int32
-    sparse: SentenceFeatures
 
 
 class Weighed(NamedTuple):
@@ -318,8 +312,11 @@ class GrammarDecoder(Decoder):
     def _parts(self, found: Found, rules: SentenceRules, source: Source) -> Iterable[Derivation]:
         """Return the parts of the best translation, as they are glued together."""
 
-    def _prepare(self, rules: SentenceRules) -> tuple[Targets, Any]:
-        """Return what else of a sentence does not depend on weights; runs in threads."""
+    def _prepare(self, rules: SentenceRules) -> Prepared:
+        """Return what of a sentence does not depend on weights; runs in threads.
+
+        Of its rules, that is without what was needed for the others alone.
+        """
         behind = int(self.phrases or 0)
         targets = lay_out(
             self.grammar.target_begin,
@@ -335,7 +332,9 @@ class GrammarDecoder(Decoder):
         with self._alone_lock if self.phrases else nullcontext():
             tables, alone = self.models[rules.model].tables, self._alone[rules.model]
             score_alone(*tables, rules.grammar.rule, targets, behind, *alone)
-        return targets, self._options(rules, targets)
+        options, grammar = self._options(rules, targets), rules.grammar
+        grammar = grammar._replace(dense=np.empty((0, 0)))
+        return rules._replace(grammar=grammar, lm_words=np.empty(0, np.int32)), targets, options
 
     def _search(self, sentence: Weighed, k: int, stop: UInt8) -> Found:
         """Decode one sentence; runs in threads, and changes nothing that they share.
@@ -427,7 +426,7 @@ class GrammarDecoder(Decoder):
             token_begin, tokens, row_begin, feature, value, score = found[s]
             lists.append(
                 KBest(
-                    index=rules.index,
+                    index=rules.number,
                     rows=Rows(row_begin, feature, value),
                     features=self.features,
                     score=score,
@@ -516,7 +515,7 @@ class GrammarDecoder(Decoder):
     def _new_rule_features(self, features: Vocabulary) -> RuleFeatures:
         return RuleFeatures(self.grammar, self.templates, features, self._orientations)
 
-    def _new_kept(self) -> KeptSentences[tuple[SentenceRules, Targets, Any]]:
+    def _new_kept(self) -> KeptSentences:
         return KeptSentences(1e6 * self._keep_mb)
 
     def _grammar_of(self, source: Source) -> SentenceGrammar:
@@ -569,13 +568,12 @@ class GrammarDecoder(Decoder):
         new = iter(self._found(missing))
         return [next(new) if one is None else one[0] for one in kept]
 
-    def _prepared(self, source: Source, rules: SentenceRules) -> tuple[SentenceRules, Targets, Any]:
-        """Return a sentence's rules, and what else of it does not depend on weights."""
+    def _prepared(self, source: Source, rules: SentenceRules) -> Prepared:
+        """Return what `_prepare` does, or what is kept of that."""
         kept = self._kept.get(source)
         if kept is None:
-            prepared = self._prepare(rules)
-            kept = (rules, *prepared)
-            self._kept.offer(source, (_without_prepared(rules), *prepared))
+            kept = self._prepare(rules)
+            self._kept.offer(source, kept)
         return kept
 
     def _in_threads(
@@ -599,12 +597,6 @@ class GrammarDecoder(Decoder):
             known = np.concatenate([known, self.models[m].word_ids(new)])
             self._lm_words[m] = known
         return known
-
-
-def _without_prepared(rules: SentenceRules) -> SentenceRules:
-    """Return a sentence's rules without what was needed to prepare them alone."""
-    grammar = rules.grammar._replace(dense=np.empty((0, 0)))
-    return replace(rules, grammar=grammar, lm_words=np.empty(0, np.int32))
 
 
 def _check_names(
