@@ -126,6 +126,15 @@ def test_a_planted_model_is_found_with_an_optimizer_of_torch():
     assert lists.gain[best].mean() > 0.98 * lists.gain.reshape(40, 20).max(1).mean()
 
 
+def test_a_batch_that_has_nothing_to_choose_from():
+    model = tl.LogLinear(9)
+    batch = tl.Collate(AllPairs())([some_lists()[1]])
+    for loss in (Softmax(), Logistic()):
+        model.zero_grad()
+        tl.loss_of_lists(loss, model(batch), batch).sum().backward()
+        assert not model.weight.grad.to_dense().any()
+
+
 def test_bad_batches_are_refused():
     lists = some_lists()
     batch = lists.to_torch()
@@ -134,6 +143,9 @@ def test_bad_batches_are_refused():
         tl.loss_of_lists(Logistic(), scores, batch)
     with pytest.raises(IndexError):
         tl.LogLinear(5)(batch)
+    for bad in (scores[1:], scores.repeat(2), scores[:, None]):
+        with pytest.raises(ValueError, match="14 hypotheses"):
+            tl.loss_of_lists(Softmax(), bad, batch)
 
     class Whole:
         listwise, reduction = True, "sum"

@@ -27,9 +27,14 @@ def loss_of_lists(loss: Loss, scores: Tensor, batch: ListTensors) -> Tensor:
     Returns tensor [S] or [pairs]: a list of less than two hypotheses has nothing to choose from,
         and the loss 0.
 
-    Raises ValueError: the batch has no gains, or no pairs. InputError: the loss is of a user's
-    class, and does not return one number for each.
+    Raises ValueError: the batch has no gains, or no pairs, or not a score for each hypothesis.
+        InputError: the loss is of a user's class, and does not return one number for each.
     """
+    if scores.shape != (batch.row_begin.numel() - 1,):
+        raise ValueError(
+            f"scores are of shape {tuple(scores.shape)}, and there are "
+            f"{batch.row_begin.numel() - 1} hypotheses"
+        )
     if not is_listwise(loss):
         if batch.pairs is None:
             raise ValueError("a pairwise loss needs pairs: lists.to_torch(pairs=...)")
@@ -37,7 +42,9 @@ def loss_of_lists(loss: Loss, scores: Tensor, batch: ListTensors) -> Tensor:
         return check_losses(cast(PairwiseLoss, loss)(given), loss, given)
     if batch.gain is None:
         raise ValueError("these lists have no gains")
-    return listwise_losses(loss, scores, batch.gain.to(scores), batch.begin)
+    losses = listwise_losses(loss, scores, batch.gain.to(scores), batch.begin)
+    # 0, for a gradient where no list has anything to choose from.
+    return losses + scores[:0].sum()
 
 
 def listwise_losses(loss: ListwiseLoss, scores: Tensor, gains: Tensor, begin: Tensor) -> Tensor:

@@ -306,14 +306,13 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             _check_rate(group)
         stale = False
         for group, parameter, indices, _ in work:
-            if parameter in self._pending and self.state[parameter]:
+            # After `flush`, weights are what they are, of whomever.
+            if parameter in self._behind and (state := self.state[parameter]):
                 # Settings that are new bring all up to date, and hide what was read before.
                 self._check_own(parameter)
                 before = {**group, **self._pending[parameter]}
-                self._lengthen(before, parameter, self.state[parameter])
-                # After `flush`, weights are what they are, of whomever.
-                if parameter in self._behind:
-                    stale |= self._bring(before, parameter, self.state[parameter], indices)
+                self._lengthen(before, parameter, state)
+                stale |= self._bring(before, parameter, state, indices)
         if stale:
             raise RuntimeError(
                 f"a gradient is of weights that were out of date when they were read: {self._cure}"
@@ -384,7 +383,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         # For autograd this is no change: nobody has read these rows yet.
         state, weight = self._prepared(group, parameter), rows_of(parameter.data)
         indices = indices.reshape(-1).to(weight.device, torch.int64)
-        if len(indices) > FEW and not self._later(weight):
+        if indices.numel() > FEW and not self._later(weight):
             indices = indices[self._late(weight, state, indices)]
         if indices.numel():
             self._catch_up({**group, **self._pending[parameter]}, weight, state, indices)
@@ -875,7 +874,7 @@ def _outside_of_graphs(optimizer: SparseOptimizer, closure: Any) -> Any:
 
 def _check_rate(group: Group) -> None:
     """Raise ValueError if the learning rate, which schedules change, or its schedule is none."""
-    if not 0 <= group["lr"] < float("inf"):
+    if not 0 <= group["lr"] < math.inf:
         raise ValueError(f"lr must be finite, 0 or more, not {group['lr']}")
     if "schedule" in group:
         SCHEDULE.check("schedule", group["schedule"])
@@ -923,7 +922,7 @@ def row_gradient(
         indices, values = gradient._indices()[0], gradient._values()
         # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.
         ascend = gradient.is_coalesced() or (later is None and _ascend(indices))
-        if later is None and (length := len(indices)):
+        if later is None and (length := indices.numel()):
             ends = indices[:: max(length - 1, 1)] if ascend else torch.stack(indices.aminmax())
             least, *_, largest = ends.tolist() * 2
             if least < 0 or largest >= len(parameter):
@@ -955,7 +954,7 @@ def _ascend(indices: Tensor) -> bool:
     some = indices[:8].tolist()
     if any(a >= b for a, b in itertools.pairwise(some)):
         return False
-    return len(indices) <= len(some) or bool((indices[1:] > indices[:-1]).all())
+    return indices.numel() <= len(some) or bool((indices[1:] > indices[:-1]).all())
 
 
 def _summed(indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -79,13 +79,11 @@ def rows_of(parameter: Tensor) -> Tensor:
     Rows are what it has along its first dimension. A number is a row; rows of one number are
     entries of a vector.
     """
-    if parameter.dim() == 1:
+    shape = parameter.shape
+    if len(shape) == 1:
         return parameter
-    if parameter.dim() == 0:
-        return parameter.detach().unsqueeze(0)
-    if parameter.shape[1:].numel() == 1:
-        return parameter.detach().view(-1)
-    return parameter.detach()
+    rows = parameter.detach()
+    return rows.view(-1) if shape[1:].numel() == 1 else rows
 
 
 def nonzero_rows(rows: Tensor) -> Tensor:
