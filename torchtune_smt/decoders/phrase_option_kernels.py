@@ -52,10 +52,7 @@ def options_of(
     row_begin, feature, rows, _ = sparse
     child_begin, rule_begin = grammar.child_begin, grammar.rule_begin
     n, all_rules = source.size, dense.shape[0]
-    # Phrases of the table that match a span.
-    longest = 1
-    width = 8
-    node = np.full((n, width + 1), -1, np.int32)
+    option, longest = np.zeros((n, 8, 2), np.int32), 1
     for i in range(n):
         v = 0
         for j in range(i, n):
@@ -64,25 +61,18 @@ def options_of(
             at = place(grammar.child_symbol, child_begin[v], child_begin[v + 1], source[j])
             if at < 0:
                 break
-            v = grammar.child_node[at]
-            length = j - i + 1
-            if length > width:
-                more = np.full((n, 2 * width + 1), -1, np.int32)
-                more[:, : width + 1] = node
-                node = more
-                width *= 2
-            node[i, length] = v
+            v, length = grammar.child_node[at], j - i + 1
+            if length >= option.shape[1]:
+                more = np.zeros((n, 2 * length, 2), np.int32)
+                more[:, :length] = option
+                option = more
             longest = max(longest, length)
-    option = np.zeros((n, longest + 1, 2), np.int32)
-    for i in range(n):
-        for length in range(1, longest + 1):
-            v = node[i, length]
-            if v >= 0:
-                first, last = rule_begin[v], rule_begin[v + 1]
-                option[i, length, 0], option[i, length, 1] = first, min(last, first + limit)
+            first, last = rule_begin[v], rule_begin[v + 1]
+            option[i, length, 0], option[i, length, 1] = first, min(last, first + limit)
         if option[i, 1, 0] == option[i, 1, 1]:
             copy = all_rules - n + i
             option[i, 1, 0], option[i, 1, 1] = copy, copy + 1
+    option = option[:, : longest + 1].copy()
     # Scores and sparse features of the orientations towards what is behind an option.
     c, most = (rows - 1) // 2, 0
     for k in range(all_rules):
