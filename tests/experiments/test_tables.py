@@ -14,6 +14,7 @@ import green2013
 import green2013_results
 import green2013_rows
 import liu2013_results
+import nested
 import numpy as np
 import pytest
 import simianer2012_results
@@ -349,3 +350,13 @@ def test_groups_without_a_weight_are_not_active(tmp_path: Path) -> None:
 
     found = Nothing().test([], tmp_path, tmp_path / tuned.TEST)
     assert found == tuned.Features(active=2, reused=0, atomic=2)
+
+
+def test_nested_cross_validation_is_told_as_it_came_out() -> None:
+    """Groups are in one fold each, and the page has the table of what was measured."""
+    folder = RESULTS / "lists"
+    assert nested.table(str(folder / "nested.csv")) in (folder / "README.md").read_text("utf-8")
+    group = np.arange(40) // 2
+    parts = nested.folds(group, 3, np.random.default_rng(0))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(40))
+    assert sum(len(set(group[part].tolist())) for part in parts) == 20
