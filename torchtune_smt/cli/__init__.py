@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     argv: the arguments without the program's name; those of the process by default.
     """
+    # What is imported is no garbage: to look for some takes a tenth of a short command.
+    gc.set_threshold(100_000, 50)
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--version" in arguments:
         print(f"torchtune-smt {__version__}")
