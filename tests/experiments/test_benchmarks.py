@@ -6,9 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import lists_peers
+import numpy as np
 import page
 import pytest
 import timing
+
+from torchtune_smt.tuners.auto import candidates_of
 
 SCRIPTS = sorted((Path(page.ROOT) / "scripts" / "experiments" / "bench").glob("*.py"))
 CLOCK = re.compile(r"\b(perf_counter|process_time|thread_time|monotonic)(_ns)?\b|RUSAGE_CHILDREN")
@@ -71,3 +75,15 @@ def test_a_peer_that_is_missing_is_named_with_the_reason(capsys):
     assert timing.peer("no_such_peer") is None
     said = capsys.readouterr().out
     assert "no_such_peer" in said and "ModuleNotFoundError" in said
+
+
+def test_lines_are_compared_with_grid_and_optuna(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["lists_peers.py", "--small"])
+    lists_peers.main()
+    said = capsys.readouterr().out
+    rates = {kind: float(rate) for kind, rate in re.findall(r"(\w+) ([0-9.]+)% in", said)}
+    assert rates["lines"] <= min(rates.values()) and "grid" in rates
+    some = candidates_of(lists_peers.made(0))[1]
+    points = np.random.default_rng(0).normal(size=(5, 3))
+    own = [some.statistics[some.chosen(point), 0].sum() for point in points]
+    assert lists_peers.errors_of(some, points).tolist() == own
