@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from minimizer_reference import rows_of
+from scipy.sparse import csc_array
 
 from torchtune_smt.minimizer import Logistic, Penalty, SquaredHinge
 from torchtune_smt.minimizer import dense_basis as module
 from torchtune_smt.minimizer.dense_basis import dense_basis
 from torchtune_smt.minimizer.dense_optimum import line_minimum
 from torchtune_smt.minimizer.model_kernels import sweep
-from torchtune_smt.minimizer.passes_kernels import by_column
 
 
 def features(n=500, seed=0):
@@ -127,9 +126,9 @@ class Model:
         self.linear = draw.normal(size=m)
         self.start = draw.choice([0.0, 0.5, -0.5, 1.0, 0.3, -2.0], m)
         self.penalty = Penalty(lambda1, lambda2, m + 1)
-        rows = rows_of(x)
-        columns = by_column(rows.begin, rows.feature, rows.value, m)
-        self.columns = (*columns, scale, cross, solved, ridge)
+        turned = csc_array(x)
+        begin, row = turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
+        self.columns = (begin, row, turned.data, scale, cross, solved, ridge)
 
     def value(self, v):
         return 0.5 * v @ self.s @ v + self.linear @ v + self.penalty.value(v)

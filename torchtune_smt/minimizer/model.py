@@ -47,6 +47,9 @@ class Curvature:
     """
 
     def __init__(self, pairs: StoredPairs, curvatures: Float64, chosen: Int64) -> None:
+        # It takes long to import, and most runs minimise nothing.
+        from scipy.sparse import csr_array
+
         m = chosen.size
         place = np.full(pairs.n_sparse, -1, np.int32)
         place[chosen] = np.arange(m, dtype=np.int32)
@@ -56,7 +59,8 @@ class Curvature:
         )
         scale = curvatures[row] / len(pairs)
         dense = pairs.dense[row]
-        cross = passes.dense_products(begin, feature, value, scale, dense, m)
+        weighed = value * np.repeat(scale, np.diff(begin))
+        cross: Float64 = csr_array((weighed, feature, begin), (scale.size, m)).T @ dense
         self.inverse = inverse((dense.T * scale) @ dense)
         self.solved: Float64 = cross @ self.inverse
         self.cross = cross
@@ -80,8 +84,9 @@ class Curvature:
             self.solved,
             ridge,
         )
-        columns = passes.by_column(begin, feature, value, m)
-        self.by_column = (*columns, scale, cross, self.solved, ridge)
+        turned = csr_array((value, feature, begin), (scale.size, m)).tocsc()
+        starts, rows = turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
+        self.by_column = (starts, rows, turned.data, scale, cross, self.solved, ridge)
         left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + ridge
         self.diagonal = left
 

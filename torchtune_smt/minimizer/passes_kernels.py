@@ -87,28 +87,6 @@ def slight(
 
 
 @kernel
-def by_column(
-    begin: Int64, feature: Int32, value: Float64, columns: int
-) -> tuple[Int64, Int32, Float64]:
-    """Return the transpose of some rows: their columns in CSR form."""
-    start = np.zeros(columns + 1, np.int64)
-    for p in range(feature.size):
-        start[feature[p] + 1] += 1
-    for j in range(columns):
-        start[j + 1] += start[j]
-    place = start[:-1].copy()
-    row = np.empty(feature.size, np.int32)
-    entry = np.empty(feature.size)
-    for i in range(begin.size - 1):
-        for p in range(begin[i], begin[i + 1]):
-            j = feature[p]
-            row[place[j]] = i
-            entry[place[j]] = value[p]
-            place[j] += 1
-    return start, row, entry
-
-
-@kernel
 def gram(
     begin: Int64,
     feature: Int32,
@@ -157,19 +135,3 @@ def gram(
         for q in range(out_begin[j], n):
             out_value[q] = total[out_feature[q]]
     return out_begin, out_feature, out_value
-
-
-@kernel
-def dense_products(
-    begin: Int64, feature: Int32, value: Float64, scale: Float64, dense: Float64, columns: int
-) -> Float64:
-    """Return Xᵀ diag(scale) Z of sparse rows X and dense rows Z."""
-    width = dense.shape[1]
-    out = np.zeros((columns, width))
-    for i in range(scale.size):
-        for p in range(begin[i], begin[i + 1]):
-            a = scale[i] * value[p]
-            j = feature[p]
-            for c in range(width):
-                out[j, c] += a * dense[i, c]
-    return out
