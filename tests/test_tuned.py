@@ -89,6 +89,7 @@ def test_what_is_reported_is_what_is_there():
     assert by["d", "WER"].p is None
     assert by["t", "WER"].p == 2 / 2**7
     assert by["d", "WER"].after <= by["d, 5 folds", "WER"].after < by["d", "WER"].before
+    assert [one.start for one in tuned.ranges] == pytest.approx([0.2, 1.0])
     for one in tuned.ranges:
         assert one.equal[0] <= one.weight <= one.equal[1]
         assert one.gaining[0] <= one.equal[0] <= one.equal[1] <= one.gaining[1]

@@ -120,6 +120,7 @@ class Judged(NamedTuple):
 class WeightRange(NamedTuple):
     """A weight, and what other values it could have while the others stay as they are.
 
+    start: what tuning began at; 0 where it was given nothing.
     equal: as good on the lists tuned on.
     gaining: better than the decoder's own order.
     without: the score with the weight 0, for people.
@@ -127,6 +128,7 @@ class WeightRange(NamedTuple):
     """
 
     name: str
+    start: float
     weight: float
     equal: tuple[float, float]
     gaining: tuple[float, float] | None
@@ -168,6 +170,7 @@ class TunedLists:
             weights: list[list[Cell]] = [
                 [
                     one.name,
+                    one.start,
                     one.weight,
                     _span(one.equal),
                     "" if one.gaining is None else _span(one.gaining),
@@ -175,7 +178,7 @@ class TunedLists:
                 ]
                 for one in self.ranges
             ]
-            head = ["feature", "weight", "equally good", "better than before", "with 0"]
+            head = ["feature", "start", "weight", "equally good", "better than before", "with 0"]
             note = "each weight by itself, the others as they are, on the lists tuned on"
             tables.append(Table(head, weights, [note]))
         return tables
@@ -321,7 +324,7 @@ def tune_lists(
     whole = "sentences" if dev.groups is None else "groups"
     notes.append(f"p: randomisation by {whole}, {samples:,} trials; 95%: bootstrap by {whole}")
     used = int(np.count_nonzero(_used(lists)))
-    ranges = _ranges(lists, weights) if 0 < used <= FEW else []
+    ranges = _ranges(lists, first, weights) if 0 < used <= FEW else []
     if strings is not None:
         left = sum(map(strings.gives, names.names(np.flatnonzero(weights))))
         notes.append(f"{left:,} features of strings have a weight")
@@ -448,7 +451,7 @@ def _judged(one: _Chosen, metric: Metric, seed: int, samples: int) -> Judged:
     )
 
 
-def _ranges(lists: KBestLists, weights: Float64) -> list[WeightRange]:
+def _ranges(lists: KBestLists, start: Float64, weights: Float64) -> list[WeightRange]:
     """Return what other values each weight could have."""
     assert lists.features is not None and lists.statistics is not None
     active, candidates = candidates_of(lists)
@@ -467,7 +470,7 @@ def _ranges(lists: KBestLists, weights: Float64) -> list[WeightRange]:
         without = own.copy()
         without[j] = 0.0
         left = float(measure.of_people(np.array(candidates.at(without))))
-        ranges.append(WeightRange(name, own[j], equal, gaining, left, curve))
+        ranges.append(WeightRange(name, start[active[j]], own[j], equal, gaining, left, curve))
     return ranges
 
 
