@@ -281,12 +281,15 @@ def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregulariz
         assert close(lazy.averaged(), eager.averaged())
 
 
-def test_the_scale_of_l2_does_not_underflow():
+@pytest.mark.parametrize("longest", [7, 10**6])
+def test_scales_do_not_underflow_and_paths_do_not_grow_for_ever(longest, monkeypatch):
     """P falls by a factor of 101 a step: after 155 of them no float64 could hold it."""
-    for regularizer in (L2(1000.0), ElasticNet(0.01, 1000.0)):
+    monkeypatch.setattr("torchtune_smt.optim.fobos.LONGEST", longest)
+    options = {"schedule": "constant", "unregularized": 1, "average": "step"}
+    for regularizer in (L2(1000.0), ElasticNet(0.01, 1000.0), L1(0.03)):
         start = np.array([1.0, -1.0, 0.5, 0.2])
-        parameter, twin = parameter_of(start), EagerFobos(start, 0.1, regularizer, 1)
-        lazy = FOBOS([parameter], 0.1, regularizer, schedule="constant", unregularized=1)
+        parameter, twin = parameter_of(start), EagerFobos(start, 0.1, regularizer, **options)
+        lazy = FOBOS([parameter], 0.1, regularizer, **options)
         generator = np.random.default_rng(0)
         for _ in range(200):
             entries = [(int(generator.integers(4)), float(generator.normal()))]
@@ -297,8 +300,10 @@ def test_the_scale_of_l2_does_not_underflow():
         lazy.step_rows(Rows(np.arange(n + 1), np.full(n, 2, np.int32), np.ones(n)), LOGISTIC)
         for _ in range(n):
             twin.step([(2, -1 / (1 + np.exp(twin.w[2])))])
+        assert len(lazy.state[parameter]["path"]) <= longest
         lazy.flush()
         assert close(parameter, twin.w)
+        assert close(lazy.averaged(), twin.averaged())
 
 
 def test_a_regularizer_may_change_between_steps():
