@@ -1,7 +1,6 @@
 """Lazy OSCAR against the eager prox after each step, its definition, and itself when resumed."""
 
 import io
-import itertools
 
 import numpy as np
 import pytest
@@ -221,42 +220,6 @@ def test_groups_are_those_of_the_eager_prox():
         assert torch.equal(lazy.groups(), group)
         # Equal weights are a group, too, where they come from outside.
         assert torch.equal(build(parameter, regularizer, unregularized=1).groups(), group)
-
-
-def brute_force(a, c, lambda1, lambda2):
-    """Return the minimiser of ½‖w - a‖² + c Ω(w) over all orders and all blocks of equal |w|."""
-    n = len(a)
-    best, result = np.inf, None
-    for order in itertools.permutations(range(n)):
-        for cuts in itertools.product([False, True], repeat=n - 1):
-            edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), n]
-            w = np.zeros(n)
-            for begin, end in itertools.pairwise(edges):
-                block = list(order[begin:end])
-                penalty = np.mean([lambda1 + lambda2 * (n - 1 - i) for i in range(begin, end)])
-                w[block] = max(np.mean(np.abs(a[block])) - c * penalty, 0) * np.sign(a[block])
-            magnitude = np.abs(w)
-            pairs = sum(max(x, y) for x, y in itertools.combinations(magnitude, 2))
-            value = 0.5 * np.sum((w - a) ** 2) + c * (lambda1 * magnitude.sum() + lambda2 * pairs)
-            if value < best - 1e-15:
-                best, result = value, w
-    return result
-
-
-def test_a_proximal_step_minimises():
-    for seed in range(25):
-        generator = np.random.default_rng(seed)
-        a, c = generator.normal(size=4), 0.5
-        lambda1, lambda2 = generator.choice([0.0, 0.1, 0.5]), generator.choice([0.1, 0.3, 0.8])
-        expected = brute_force(a, c, lambda1, lambda2)
-        parameter = parameter_of(a)
-        lazy = build(parameter, Oscar(lambda1, lambda2), c)
-        step(lazy, parameter, [], [])
-        group = lazy.groups().tolist()
-        assert values(parameter) == pytest.approx(expected, abs=1e-9)
-        for i, j in itertools.combinations(range(4), 2):
-            equal = abs(expected[i] - expected[j]) < 1e-9 and expected[i] != 0
-            assert (group[i] == group[j] and group[i] >= 0) == equal
 
 
 def pairs(generator, features, n, k=6):

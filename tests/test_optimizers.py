@@ -205,20 +205,6 @@ def test_lazy_equals_eager(group, data, start, actions, unregularized, device, e
         assert close(lazy.averaged(), eager.averaged())
 
 
-@pytest.mark.parametrize("kind", [AROW, AdaGrad, FOBOS])
-def test_rows_are_read_after_the_rate_has_changed(kind):
-    parameters = [parameter_of([-1.0, 0.5, 0.7], "cpu") for _ in range(2)]
-    made = [kind([one], 0.1, L1(0.3)) for one in parameters]
-    for optimizer, parameter in zip(made, parameters, strict=True):
-        for gradient in [(0, 1.0)], [(2, 0.5)]:
-            set_gradient(parameter, gradient)
-            optimizer.step()
-    made[1].flush()
-    made[0].param_groups[0]["lr"] = 0.5
-    made[0].catch_up(torch.tensor([0, 1]))
-    assert close(parameters[0][:2], parameters[1][:2].detach().numpy())
-
-
 SLOPES = {
     HINGE: lambda z: float(z < 1),
     PERCEPTRON: lambda z: float(z <= 0),
