@@ -184,9 +184,10 @@ def example_target(split: str, reference: int = 0) -> list[str]:
     return [" ".join(words[reference]) for words in example().require(split).references]
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files below a folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+def content(folder: Path, without: str = "/") -> dict[str, bytes]:
+    """Return the content of all files below a folder, but for those that a pattern matches."""
+    files = (p for p in folder.rglob("*") if p.is_file() and not p.match(without))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def write_few(folder: Path, lines: int = 15) -> None:

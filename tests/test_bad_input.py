@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, Run, run_command
+from commands import MODEL, SMALL, Run, content, run_command
 
 from torchtune_smt.decoders.hiero import HieroDecoder
 
@@ -61,15 +61,9 @@ def write(folder: Path, changes: Changes) -> None:
             (folder / name).write_bytes(data)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    """What lies in a folder, but for the caches of language models."""
-    found = [p for p in folder.rglob("*") if p.is_file() and p.suffix != ".cache"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
-
-
 def check(folder: Path, arguments: Sequence[str], *parts: str) -> None:
     """Run a command that must fail with one line that has these parts, and change nothing."""
-    before = content(folder)
+    before = content(folder, "*.cache")
     outcome = run_command(*arguments, folder=folder)
     assert outcome.code == 1
     # The sets are the same here, which commands warn of.
@@ -77,7 +71,7 @@ def check(folder: Path, arguments: Sequence[str], *parts: str) -> None:
     assert line.startswith("error: ")
     for part in parts:
         assert part in line
-    assert content(folder) == before
+    assert content(folder, "*.cache") == before
 
 
 @pytest.mark.parametrize("command", [TRAIN, TUNE, TRANSLATE, EVALUATE])
@@ -345,7 +339,7 @@ def test_an_absurd_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def no_room(*arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(HieroDecoder, "_translate", no_room)
+    monkeypatch.setattr(HieroDecoder, "_search", no_room)
     outcome = run_command(*TRANSLATE, "decoder.pop_limit=1000000", folder=tmp_path)
     assert outcome.code == 1
     assert "sentence 1 (counted from 0), of 3 words, 'b a b': its search needs" in outcome.err

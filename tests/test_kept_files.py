@@ -8,19 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, Run, run_command, train
+from commands import MODEL, SMALL, Run, content, run_command, train
 from small_lists import ON_LISTS, put
 
 from torchtune_smt.cli.systems import find_systems
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        # Hydra records what was typed before anything can be looked at.
-        if path.is_file() and ".hydra" not in path.parts
-    }
+    # Hydra records what was typed before anything can be looked at.
+    return content(folder, ".hydra/*")
 
 
 @pytest.mark.parametrize(

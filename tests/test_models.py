@@ -8,10 +8,12 @@ import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 from commands import Run, example, run_command
@@ -74,10 +76,7 @@ def folder(built: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built, tmp_path / "model"))
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    """All files but copies of language models."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".cache")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+content = partial(commands.content, without="*.cache")
 
 
 def refused(match: str) -> Any:
