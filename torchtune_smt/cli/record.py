@@ -155,23 +155,20 @@ def record(folder: Path, cfg: DictConfig, *, longer: bool = False) -> None:
     Raises InputError: the folder cannot be written to.
     """
     hydra = HydraConfig.get()
-    resolved = OmegaConf.to_container(cfg, resolve=True)
     parts = {
-        CONFIG: resolved,
+        CONFIG: OmegaConf.to_container(cfg, resolve=True),
         f"{RECORDS}/config.yaml": cfg,
         HYDRA: {"hydra": hydra},
         OVERRIDES: hydra.overrides.task,
     }
-    again = {
-        CONFIG: resolved,
-        HYDRA: {"hydra": {"runtime": {"choices": hydra.runtime.choices}}},
-        OVERRIDES: hydra.overrides.task,
-    }
-    # In a new folder first the one by which it is known for that of a run: of a run that is killed
-    # before the others are there, they are nobody else's files.
-    if not (folder / OVERRIDES).exists():
+    if longer:
+        chosen = {"hydra": {"runtime": {"choices": hydra.runtime.choices}}}
+        parts = {LONGER: {CONFIG: parts[CONFIG], HYDRA: chosen, OVERRIDES: parts[OVERRIDES]}}
+    elif not (folder / OVERRIDES).exists():
+        # First the one by which the folder is known for that of a run: of a run that is killed
+        # before the others are there, they are nobody else's files.
         parts = {OVERRIDES: parts.pop(OVERRIDES), **parts}
-    for name, part in {LONGER: again}.items() if longer else parts.items():
+    for name, part in parts.items():
         with atomic_writer(folder / name, own=True) as file:
             file.write(OmegaConf.to_yaml(part))
 
