@@ -145,6 +145,7 @@ REFUSED = {
         "optimizer.average=step: under parallel=mix each shard has an optimizer of its own"
     ),
     "parallel=itermix optimizer=rda": "RDA forgets the sparse weights .* take parallel=mix",
+    "parallel=itermix tuner.towards=start": "tuner.towards=start: under parallel=itermix",
 }
 
 
