@@ -187,10 +187,14 @@ def test_a_phrase_longer_than_the_widest_limit():
 )
 def test_options_are_sorted_the_same_whatever_their_number(limit, n):
     scores = -np.random.default_rng(limit).integers(0, n // 3, n) / 8
-    phrases = [Phrase(("u",), (f"w{i}",), (score, 0.0), ()) for i, score in enumerate(scores)]
+    # Of one to three words, which the language model does not know.
+    length = 1 + np.arange(n) % 3
+    phrases = [
+        Phrase(("u",), (f"w{i}",) * length[i], (score, 0.0), ()) for i, score in enumerate(scores)
+    ]
     decoder = decoder_of(phrases, table_limit=limit, k=n, pop_limit=n, stack_size=n)
     (kbest,) = decoder.decode([Source(0, ["u"])], weights(TranslationModel0=1.0))
-    best = np.argsort(-scores, kind="stable")[:limit]
+    best = np.argsort(-scores - (1 - np.log(10)) * length, kind="stable")[:limit]
     assert {words_of(kbest, h)[0] for h in range(len(kbest))} == {f"w{i}" for i in best}
     assert np.diff(kbest.score).max(initial=0.0) <= 0
 
