@@ -527,6 +527,7 @@ def test_columns_join(column: str, missing: float | None, tmp_path: Path) -> Non
         ("1\n2\n3\n", None, "3 values, and the lists have 4"),
         ("1\nnan\n3\n4\n", 2, "missing=VALUE"),
         ("1\n2 3\n3\n4\n", 2, "no finite number"),
+        ("1\n-inf\n3\n4\n", 2, "a floor"),
         ("comet\tx\n1\n", 2, "1 fields, and 2"),
         ("comt\n1\n", 1, "did you mean comt"),
         ("", None, "empty"),

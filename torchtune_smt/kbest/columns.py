@@ -15,7 +15,7 @@ from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.text import finite_number, whole_number
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.readers import SCORE, is_number
+from torchtune_smt.kbest.readers import FLOOR, SCORE, is_number
 from torchtune_smt.kbest.stored_lists import StoredLists, names_in
 
 AnyPath = str | os.PathLike[str]
@@ -147,11 +147,11 @@ def _values(stored: StoredLists, table: _Table, name: str, missing: float | None
     for row, fields in enumerate(table.rows):
         value = _number(fields[place]) if len(fields) == width else None
         if value is None or (missing is None and np.isnan(value)):
+            cure = FLOOR if value is None else "say what stands for it, with missing=VALUE"
             raise InputError(
                 f"has {len(fields)} fields, and {width} are needed, with TABs between"
                 if len(fields) != width
-                else f"{fields[place]!r} is no finite number; say what stands for a missing one, "
-                "with missing=VALUE",
+                else f"{fields[place]!r} is no finite number; {cure}",
                 path=table.path,
                 line=table.first + row,
             )

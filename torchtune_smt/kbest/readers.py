@@ -30,7 +30,7 @@ _ID: Final = re.compile(r'"id": *(?:"([^"\\]*)"|([0-9]{1,9})\b)')
 _KALDI_TEXT: Final = ("words_text", "text", "words")
 _KALDI_COST: Final = re.compile(r"(?:(ac|am)|lm|graph)(?:_cost|wt|_score)?(?:\.[a-z0-9]+)*")
 _NO_FINITE: Final = ("inf", "infinity", "nan")
-_FLOOR: Final = "for the logarithm of 0 write a floor, such as -100"
+FLOOR: Final = "for the logarithm of 0 write a floor, such as -100"
 
 
 class Entry(NamedTuple):
@@ -71,7 +71,7 @@ def number_in(text: str) -> float:
         inside = text[7:-1].partition(",")[0]
     found = finite_number(inside.strip(BLANKS))
     if found is None:
-        raise ValueError(f"{text!r} is no finite number; {_FLOOR}")
+        raise ValueError(f"{text!r} is no finite number; {FLOOR}")
     return found
 
 
@@ -85,7 +85,7 @@ def _json_value(value: Any) -> float:
     except (TypeError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{str(value)[:100]} is no finite number; {_FLOOR}")
+        raise ValueError(f"{str(value)[:100]} is no finite number; {FLOOR}")
     return number
 
 
