@@ -20,6 +20,7 @@ from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import read_corpus
 from torchtune_smt.grammar import formats, read_alignments, read_grammar
 from torchtune_smt.grammar.formats import read_phrase_table
+from torchtune_smt.kbest import forms
 from torchtune_smt.kbest.formats import Format, read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import StoredLists
@@ -104,6 +105,9 @@ w:a=b\t-2.5e-3
 a b 12345678901234567890
 """
 GROUPS = "group\tweight\tsize\tfeature\n0\t0.5\t1\td\n1\t-2e-1\t2\tw:haus\n1\t-0.2\t2\tw:a=b c\n"
+LISTED = "0 ||| a ||| f=1 ||| 1\n0 ||| b ||| f=1 ||| 1\n1 ||| a ||| f=1 ||| 1\n"
+COLUMN = "id\tcomet\trank\n0\t0.5\t2\n0\t-2e-1\t1\n1\t .25\t1\n"
+KEYS = [("0", 1), ("0", 2), ("1", 1)]
 ALIGNMENT = "0-0 1-1 10-3\n\n2-0\t0-2\n"
 SOURCE = "das ist  ein haus\nfür uns\n\nja\n"
 TARGET = "this is a house\nfor us\nno\nyes\n"
@@ -153,6 +157,12 @@ def _rows(stored: StoredLists, with_words: bool) -> list[simple.Row]:
 
 def _lists(format: Format, path: Path) -> list[simple.Row]:
     return _rows(read_lists(path, format, missing=None if format == "moses" else 0.0), True)
+
+
+def _column(path: Path) -> list[float]:
+    stored = forms.read_lists(_beside(path, LISTED), columns={"comet": path})
+    own = _rows(stored, True)
+    return [row[2].get("comet", 0.0) for row in own]
 
 
 def _weights(path: Path) -> dict[str, float]:
@@ -361,6 +371,12 @@ READERS: dict[str, Reader] = {
     "grammar-moses": (MOSES_RULES, partial(_grammar, "moses"), partial(_simple_grammar, "moses")),
     "phrase-table": (PHRASES, _phrases, _simple_phrases),
     "arpa": (ARPA, _arpa, _simple_arpa),
+    "column": (COLUMN, _column, partial(simple.column, name="comet", keys=KEYS)),
+    "column-by-line": (
+        "0.5\n-2e-1\n 3\n",
+        _column,
+        partial(simple.column, name="comet", keys=KEYS),
+    ),
     "weights": (WEIGHTS, _weights, simple.weights),
     "alignments": (ALIGNMENT, _alignments, simple.alignments),
     "groups": (GROUPS, _groups, simple.groups),

@@ -193,6 +193,35 @@ def external(data: bytes) -> dict[int, dict[str, float]]:
     return found
 
 
+def column(data: bytes, name: str, keys: list[tuple[str, int]]) -> list[float]:
+    """Return a value for each (id, rank), which are hypotheses in their order."""
+    rows = [line.split("\t") for line in lines(data)]
+    check(rows != [], "no value")
+
+    def is_number(field: str) -> bool:
+        try:
+            real(field.strip(" "))
+        except Refused:
+            other = field.strip(" ").lower()
+            none = other in ("", "na", "none")
+            return none or other.lstrip("+-") in ("inf", "infinity", "nan")
+        return True
+
+    if all(map(is_number, rows[0])):
+        names, lookup = [name], [[*row] for row in rows]
+    else:
+        names, *lookup = rows
+    check(name in names and all(len(row) == len(names) for row in lookup), "columns")
+    values = [real(row[names.index(name)].strip(" ")) for row in lookup]
+    check(len(values) == len(keys), "as many")
+    if {"id", "rank"} <= {*names}:
+        places = [(row[names.index("id")], whole(row[names.index("rank")])) for row in lookup]
+        check(sorted(places) == sorted(keys), "each once")
+        found = dict(zip(places, values, strict=True))
+        values = [found[key] for key in keys]
+    return values
+
+
 def weights(data: bytes) -> dict[str, float]:
     """Read weights."""
     found: dict[str, float] = {}
