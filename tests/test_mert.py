@@ -1,5 +1,6 @@
 """MERT against dense grids, brute force, sacrebleu, and Moses's figure on Moses's lists."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest import measure_kernels as kernels_of
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU, Measure, Part, error_rate, mean
+from torchtune_smt.tuners import mert
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.mert import FAR, NARROW, Mert
 from torchtune_smt.tuners.mira import KBestMira
@@ -253,6 +255,15 @@ def test_more_search_is_no_worse_and_each_option_counts():
     assert [report["restarts"] for report in reports] == [0, 0, 8, 8, 20]
     same, other = (Mert().solve(lists, start, seed).weights for seed in ([7], [7, 2]))
     assert np.array_equal(found[4].weights, same) and not np.array_equal(same, other)
+
+
+def test_restarts_that_are_far_behind_are_given_up(monkeypatch):
+    lists = make_lists(np.random.default_rng(4), [15] * 30, 6)
+    counts = []
+    for share in (0.0, mert.BEHIND, math.inf):
+        monkeypatch.setattr(mert, "BEHIND", share)
+        counts.append(Mert().solve(lists, np.ones(6), [7]).report["line_searches"])
+    assert counts == sorted(set(counts))
 
 
 @pytest.mark.parametrize("restarts", [0, 3])

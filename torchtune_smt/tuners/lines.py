@@ -129,21 +129,21 @@ class Candidates:
             self.score(self.statistics[self.chosen(weights)].sum(axis=0, dtype=np.float64))
         )
 
-    def changes(self, offset: Float64, direction: Float64) -> tuple[Int64, Float64, Int32, Int64]:
-        """Return what `kernels.envelopes` finds from scores on along a direction, and its order.
+    def changes(self, offset: Float64, slope: Float64) -> tuple[Int64, Float64, Int32, Int64]:
+        """Return what `kernels.envelopes` finds from scores on, growing so fast, and its order.
 
         Arrays but for the last are longer than that, and written over by the next call.
         """
-        _, slope, stack, first, gamma, change = self.room
-        kernels.combine(self.features, direction, slope)
+        _, _, stack, first, gamma, change = self.room
         n = kernels.envelopes(self.begin, offset, slope, stack, first, gamma, change)
         return first, gamma, change, np.argsort(gamma[:n])
 
     def along(self, point: Float64, direction: Float64) -> Curve:
         """Return the score at ``point + γ direction`` for all γ."""
-        offset = self.room[0]
+        offset, slope, *_ = self.room
         kernels.combine(self.features, point, offset)
-        first, gamma, change, order = self.changes(offset, direction)
+        kernels.combine(self.features, direction, slope)
+        first, gamma, change, order = self.changes(offset, slope)
         change = change[order]
         sums = np.empty((order.size + 1, self.statistics.shape[1]), np.float64)
         sums[0] = self.statistics[first].sum(axis=0)

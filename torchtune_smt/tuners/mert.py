@@ -21,6 +21,7 @@ from torchtune_smt.tuners.lines import Candidates
 from torchtune_smt.tuners.solver import Solution, check_start
 
 GAIN = 1e-6  # a round that gains less (of BLEU in 0..1) is the last one
+BEHIND = 0.3  # of what its first round gains: restarts that are behind by more are given up
 NARROW = 1e-7  # an interval as narrow as this part of the weights is rounding's, not theirs
 FAR = 1e6  # as many times the weights, a step along a line forgets them
 
@@ -36,7 +37,9 @@ class Mert(Checked):
     the axes and along some random directions, new in each round, climb until one gains nothing.
 
     The first climb begins at the given weights, each restart at the best ones so far, moved at
-    random. BLEU is sacrebleu's without smoothing, 0 where some order has no match in the corpus.
+    random. A restart whose first round ends below the best score by more than 0.3 of what it has
+    gained is given up: later rounds gain less. BLEU is sacrebleu's without smoothing, 0 where some
+    order has no match in the corpus.
 
     Weights of 0 leave lists in the order that they came in, which no other weights may reach. They
     rank nothing, so a climb from them would have nowhere to begin: it begins at random weights
@@ -98,7 +101,8 @@ class Mert(Checked):
         point, score = self._climb(search, _unit(first), generator)
         for _ in range(self.restarts):
             noise = generator.standard_normal(point.size) / math.sqrt(max(point.size, 1))
-            other, reached = self._climb(search, _unit(point + self.spread * noise), generator)
+            begin = _unit(point + self.spread * noise)
+            other, reached = self._climb(search, begin, generator, score)
             if reached > score:
                 point, score = other, reached
         weights = start.copy()
@@ -118,22 +122,31 @@ class Mert(Checked):
         return Solution(weights, report)
 
     def _climb(
-        self, search: _Search, point: Float64, generator: np.random.Generator
+        self,
+        search: _Search,
+        point: Float64,
+        generator: np.random.Generator,
+        known: float = -math.inf,
     ) -> tuple[Float64, float]:
-        """Return a point from which no round of line searches gains, and its score."""
+        """Return a point from which no round of line searches gains, and its score.
+
+        It is given up after a first round that leaves it far below a score that is known.
+        """
         axes = np.eye(point.size)
-        score = search.begin(point)
+        first = score = search.begin(point)
         while True:
             before = score
             noise = generator.standard_normal((self.random_directions, point.size))
-            for direction in generator.permutation(np.concatenate([axes, noise])):
-                unit = _unit(direction)
-                gamma, score = search.move(unit, score)
+            directions = generator.permutation(np.concatenate([axes, noise]))
+            units = np.array([_unit(direction) for direction in directions])
+            for unit, slope in zip(units, search.slopes(units), strict=True):
+                gamma, score = search.move(slope, score)
                 point = point + gamma * unit
             norm = float(np.linalg.norm(point)) or 1.0
             point = point / norm
             search.offset /= norm
-            if score - before < GAIN:
+            behind = before == first and known - score > BEHIND * (score - first)
+            if score - before < GAIN or behind:
                 return point, score
 
 
@@ -164,30 +177,38 @@ class _Search:
         self.scale = scale[scale > 0]
         self._code = lists.measure.code
         self.count = 0
-        self.offset, self._slope, _, self._chosen, *_ = self._unit.room
+        self.offset, _, _, self._chosen, *_ = self._unit.room
 
     def begin(self, point: Float64) -> float:
         """Go to a point; return the score there."""
         kernels.combine(self._unit.features, point, self.offset)
         return self._score()
 
-    def move(self, direction: Float64, score: float) -> tuple[float, float]:
+    def slopes(self, directions: Float64) -> Float64:
+        """Return how fast the scores of hypotheses grow along directions (rows)."""
+        found = np.empty((len(directions), self.offset.size))
+        kernels.combine_each(self._unit.features, directions, found)
+        return found
+
+    def move(self, slope: Float64, score: float) -> tuple[float, float]:
         """Go from the present point, which has this score, to the best one along a direction.
+
+        slope: as `slopes` has it.
 
         Returns gamma: how far; 0 unless the score grows.
         Returns score: there.
         """
         self.count += 1
-        lines, statistics = self._unit.changes(self.offset, direction), self._unit.statistics
+        lines, statistics = self._unit.changes(self.offset, slope), self._unit.statistics
         promised, gamma = kernels.sweep(*lines, statistics, self._code, NARROW, FAR)
         if promised <= score or gamma == 0.0:
             return 0.0, score
-        self.offset += gamma * self._slope
+        self.offset += gamma * slope
         found = self._score()
         if found > score:
             return gamma, found
         # Rounding broke the promise.
-        self.offset -= gamma * self._slope
+        self.offset -= gamma * slope
         return 0.0, score
 
     def _score(self) -> float:

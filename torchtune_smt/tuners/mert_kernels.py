@@ -65,6 +65,20 @@ def combine(matrix: Float64, vector: Float64, out: Float64) -> None:
                     piece[h] += vector[j] * row[h]
 
 
+@kernel
+def combine_each(matrix: Float64, vectors: Float64, out: Float64) -> None:
+    """Write as `combine` does, for each of some vectors (rows) a row of `out`."""
+    out[:] = 0.0
+    for begin in range(0, out.shape[1], 512):
+        for i in range(out.shape[0]):
+            piece = out[i, begin : begin + 512]
+            for j in range(vectors.shape[1]):
+                if vectors[i, j] != 0.0:
+                    row = matrix[j, begin : begin + 512]
+                    for h in range(piece.size):
+                        piece[h] += vectors[i, j] * row[h]
+
+
 @wide
 def count_above(offset: Float64, slope: Float64, gamma: float, score: float) -> int:
     """Count the hypotheses of a list whose score at γ is larger than this one."""
