@@ -6,16 +6,12 @@ those scripts fits.
 
 from __future__ import annotations
 
-import importlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any, Final
-
-import numpy as np
 
 from torchtune_smt.core.accepts import Checked, accepting, integer, least
 from torchtune_smt.core.text import RESERVED, UNKNOWN_WORDS, split_words
@@ -195,34 +191,10 @@ _GLOTTALS: Final = ("so", "tdt")
 
 
 @cache
-def _sacremoses() -> Any:
-    """Return the module, whose classes of ten thousand letters are compiled as ranges of them.
-
-    Each letter of its own takes three times as long, which is a tenth of a short command.
-    """
-    compiled = re.compile
-    try:
-        vars(re)["compile"] = lambda pattern, flags=0: compiled(_in_ranges(pattern), flags)
-        return importlib.import_module("sacremoses")
-    finally:
-        vars(re)["compile"] = compiled
-
-
-def _in_ranges(pattern: Any) -> Any:
-    """Return a pattern with `a-d` for `abcd` of other letters than ASCII's, if it is long."""
-    if not isinstance(pattern, str) or len(pattern) < 500:
-        return pattern
-    letters = np.frombuffer(pattern.encode("utf-32-le"), np.int32)
-    follows = (np.diff(letters) == 1) & (letters[:-1] > 127)
-    ends = [0, *(np.flatnonzero(~follows) + 1).tolist(), letters.size]
-    runs = [pattern[begin:end] for begin, end in pairwise(ends)]
-    return "".join(run if len(run) < 4 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-@cache
 def _moses(tool: str, language: str) -> Any:
     """Return the tool of sacremoses with this name for a language."""
-    sacremoses = _sacremoses()
+    import sacremoses
+
     if tool == "Detokenizer" and language in _ELISION:
         # That of Italian has no rule but the one for elision.
         language = "it"
@@ -230,7 +202,7 @@ def _moses(tool: str, language: str) -> Any:
     if tool == "Tokenizer":
         if mark := _WITHIN_WORDS.get(language):
             pattern = rf"([^{moses.IsAlnum}\s.'`,\-{mark}]|{mark}(?![{moses.IsLower}]))"
-            moses.PAD_NOT_ISALNUM = re.compile(_in_ranges(pattern)), r" \1 "
+            moses.PAD_NOT_ISALNUM = re.compile(pattern), r" \1 "
         if language in _ELISION + _GLOTTALS:
             # The language chooses nothing else from here on.
             moses.lang = "fr"
