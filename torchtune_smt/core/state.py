@@ -21,15 +21,19 @@ def packed(tree: Any, longest: int = 0) -> Packed:
     Of a vector that has few runs of equal numbers, one number of each run is kept. Most weights
     are 0, and most gradients of a feature, as few of the features that are met are in any pair.
 
-    tree: None, a number, a string, a dense tensor, or a dict or sequence of trees; keys are strings
-        and integers. Sequences come back as lists, tensors on the CPU. TypeError says at which
-        place there is something else.
+    tree: None, a number, a string, a tensor (a sparse one has one dimension), or a dict or sequence
+        of trees; keys are strings and integers. Sequences come back as lists, tensors on the CPU.
+        TypeError says at which place there is something else.
     longest: a vector with more numbers is kept as it is; `unpacked` makes none that is longer from
         runs.
     """
     arrays: dict[str, NDArray[Any]] = {}
 
     def pack(value: Any, place: str) -> Any:
+        if torch.is_tensor(value) and value.is_sparse:
+            value = value.coalesce()
+            parts = [value.indices(), value.values(), value.numel()]
+            return {"sparse": pack(parts, place)}
         if torch.is_tensor(value):
             array = value.detach().cpu().numpy()
             begin = _run_begins(array) if array.ndim == 1 and 0 < array.size <= longest else None
@@ -79,6 +83,8 @@ def _unpacked(tree: Any, arrays: dict[str, NDArray[Any]], longest: int) -> Any:
             place, length = value
             parts = arrays[f"{place}/begin"], arrays[f"{place}/value"]
             return torch.from_numpy(_repeated(*parts, whole(length, 1, longest)))
+        if kind == "sparse":
+            return _sparse(*_unpacked(value, arrays, longest))
         if kind == "list":
             return [_unpacked(part, arrays, longest) for part in value]
         if kind == "dict" and all(type(key) in (int, str) for key, _ in value):
@@ -105,6 +111,20 @@ def _repeated(begin: NDArray[Any], value: NDArray[Any], length: int) -> NDArray[
     if not (begin < ends).all():
         raise ValueError(DAMAGED)
     return np.repeat(value, ends - begin)
+
+
+def _sparse(indices: Any, values: Any, length: Any) -> torch.Tensor:
+    """Return a sparse vector whose parts come from a file."""
+    values = vector(values, values.dtype, whole(length, 0))
+    row = vector(indices[0], torch.int64, length)
+    ascends = bool((row[1:] > row[:-1]).all())
+    if indices.shape != (1, values.numel()) or not ascends:
+        raise ValueError(DAMAGED)
+    if row.numel() and not 0 <= int(row[0]) <= int(row[-1]) < length:
+        raise ValueError(DAMAGED)
+    return torch.sparse_coo_tensor(
+        indices, values, (length,), is_coalesced=True, check_invariants=False
+    )
 
 
 def vector(value: Any, dtype: torch.dtype, longest: int) -> torch.Tensor:

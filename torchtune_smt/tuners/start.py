@@ -87,7 +87,7 @@ def fitting_scale(
     scale: far from it, steps of the usual length change next to nothing, or undo the start.
 
     Returns float, optional: between 2^-16 and 2^16, to three digits; None where the loss has no
-    minimum there, as a perceptron's, which is least at 0.
+    minimum there, as a perceptron's, which is least at 0, or that of lists without any mistake.
     """
     names, values = weights.features, weights.parameter.detach().numpy().astype(np.float64)
 
@@ -101,7 +101,7 @@ def fitting_scale(
     exponents = range(-16, 17)
     means = [mean(exponent) for exponent in exponents]
     least = int(np.argmin(means))
-    if not 0 < least < len(means) - 1 or means[least] == means[0]:
+    if not means[0] > means[least] < means[-1]:
         return None
     around = (exponents[least - 1], exponents[least + 1])
     found = minimize_scalar(mean, bounds=around, method="bounded", options={"xatol": 1e-3})
