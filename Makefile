@@ -84,12 +84,15 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find torchtune_smt tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The empty environment, while another make installs the tools.
+# The empty environment, with what the wheel will require, while another make installs the tools.
 empty-environment: $(empty)
-$(empty): constraints.txt
+$(empty): constraints.txt pyproject.toml
 	rm -rf $(VENV)/wheel && mkdir -p $(VENV)/wheel
 	$(PYTHON) -m venv $(VENV)/wheel/env
 	$(VENV)/wheel/env/bin/pip install --no-compile -q -c constraints.txt $(TORCH_OPTIONS) $(torch)
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+	  >$(VENV)/wheel/requirements.txt
+	$(VENV)/wheel/env/bin/pip install --no-compile -q -c constraints.txt -r $(VENV)/wheel/requirements.txt
 	@touch $@
 
 $(environment):
