@@ -43,6 +43,12 @@ class Outcome:
         assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
         return self
 
+    def refused(self, *said: str) -> None:
+        """Check that all went wrong with one sentence, which has all of this."""
+        errors = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        assert self.code == 1 and len(errors) == 1, f"exit code {self.code}\n{self.err}"
+        assert all(part in errors[0] for part in said), errors[0]
+
     def rows(self) -> list[dict[str, str]]:
         """Return the rows of the CSV that came out, if all went well."""
         return list(csv.DictReader(io.StringIO(self.check().out)))

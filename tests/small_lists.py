@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,10 @@ ON_LISTS = [
 def put(
     folder: Path, files: Mapping[str, str | bytes | Mapping[str, float] | Iterable[object]]
 ) -> Path:
-    """Write texts, weights, or lines; return the folder, or the only thing at its top."""
+    """Write texts (packed where they are called .gz), weights, or lines.
+
+    Returns the folder, or the only thing at its top.
+    """
     for name, what in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +37,9 @@ def put(
             what = [f"{feature} {value!r}" for feature, value in what.items()]
         if not isinstance(what, str | bytes):
             what = "".join(f"{line}\n" for line in what)
-        path.write_bytes(what.encode() if isinstance(what, str) else what)
+        if isinstance(what, str):
+            what = gzip.compress(what.encode()) if path.suffix == ".gz" else what.encode()
+        path.write_bytes(what)
     tops = {name.split("/")[0] for name in files}
     return folder / tops.pop() if len(tops) == 1 else folder
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import MODEL, metrics, run_command
+from small_lists import weights_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.grouping.groups import read_groups
@@ -118,11 +118,8 @@ def test_pairs_that_memory_does_not_hold(place: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(ProSampler, "sample", no_room)
         outcome = run_command("train", *MODEL, *small([]), "hydra.run.dir=no_room", folder=place)
-    assert outcome.code == 1
-    assert outcome.err == (
-        "error: there is no room for all pairs (there was for those of 0 k-best lists): lower "
-        "sampler.pairs or tuner.sentences\n"
-    )
+    said = "error: there is no room for all pairs (there was for those of 0 k-best lists): lower "
+    outcome.refused(f"{said}sampler.pairs or tuner.sentences")
     folder = place / "no_room"
     left = {str(file.relative_to(folder).parent) for file in folder.rglob("*") if file.is_file()}
     # Lists of a whole iteration, and what was said and measured before.
@@ -150,8 +147,7 @@ def test_the_file_has_the_groups_of_the_weights(out: str, place: Path, prepared:
         assert 0 < line["minimum/residual"] <= 1e-4
         # Where the loss is hardly larger than what smoothes it, that is said.
         assert line["minimum/gap"] < 5e-3 or "the hinge may be mu/2 above its smoothing" in said
-    names, values = read_weights(folder / "weights.txt.gz")
-    weight = dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+    weight = weights_of(folder / "weights.txt.gz")
     dense = [name for name in weight if not name.startswith("rule_id:")]
     features = Vocabulary(dense)
     groups, group_weights = read_groups(folder / "groups.tsv.gz", features, len(dense))
@@ -203,9 +199,8 @@ def test_what_makes_no_sense_is_refused(place: Path, options: str) -> None:
         common = SMALL
     elif given[0].startswith("decoder="):
         common = [option for option in SMALL if not option.startswith(("decoder.", "features="))]
-    outcome = run_command("train", *common, *given, "hydra.run.dir=bad", folder=place)
-    assert outcome.code == 1
-    assert REFUSED[options] in outcome.err
+    arguments = [*common, *given, "hydra.run.dir=bad"]
+    run_command("train", *arguments, folder=place).refused(REFUSED[options])
 
 
 @pytest.mark.parametrize(
@@ -224,8 +219,8 @@ def test_lambdas_of_a_file_are_not_a_ratio_in_silence(
     path.write_text(text)
     common = ["tuner=grouping", "tuner.learning=batch", f"{group}=ratio", "--config-dir=mine"]
     common += ["hydra.run.dir=bad", "data.dev=nowhere"]
-    outcome = run_command("train", *common, folder=place)
-    assert f"ratio.yaml:{line}: regularizer.noise=0.95 says how strong" in outcome.err
+    said = f"ratio.yaml:{line}: regularizer.noise=0.95 says how strong"
+    run_command("train", *common, folder=place).refused(said)
     for meant in (["regularizer.noise=0.9"], ["regularizer.noise=null"], []):
         if not meant:
             indent = "  " * (group == "experiment")

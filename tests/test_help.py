@@ -66,9 +66,7 @@ def test_choices_of_a_folder_of_ones_own(tmp_path: Path) -> None:
     outcome = run_command("train", "--help", "data=mine", "--config-dir", tmp_path, folder=tmp_path)
     assert "data=mine\n  Mine.\n  data.name=mine\n      My name.\n" in outcome.check().out
     assert "of example, files, fisher, mine, multi30k" in outcome.out
-    outcome = run_command("train", "--help", "data=none", folder=tmp_path)
-    assert outcome.code == 1
-    assert outcome.err.startswith("error: there is no data=none")
+    run_command("train", "--help", "data=none", folder=tmp_path).refused("there is no data=none")
 
 
 OF_MINE = "data=files data.name=mine data.source_language=fr data.target_language=en"
@@ -86,10 +84,7 @@ MISSPELT = {
 
 @pytest.mark.parametrize("line", MISSPELT)
 def test_misspelt_options(line: str, tmp_path: Path) -> None:
-    outcome = run_command(*line.split(), folder=tmp_path)
-    assert outcome.code == 1
-    assert outcome.err.startswith(f"error: {MISSPELT[line]}")
-    assert outcome.err.count("\n") == 1
+    run_command(*line.split(), folder=tmp_path).refused(f"error: {MISSPELT[line]}")
 
 
 def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,16 +142,10 @@ def test_a_damaged_file_of_ones_own(tmp_path: Path, text: bytes, message: str) -
     path.write_bytes(text)
     for more in (["--help"], []):
         arguments = [*more, "--config-dir=mine", "experiment=bad"]
-        outcome = run_command("train", *arguments, folder=tmp_path)
-        assert outcome.code == 1
-        assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-        assert "bad.yaml" in outcome.err and message in outcome.err
+        run_command("train", *arguments, folder=tmp_path).refused("bad.yaml", message)
 
 
 def test_help_that_cannot_be_given(tmp_path: Path) -> None:
-    outcome = run_command("train", "--config-dir=nothere", "--help", folder=tmp_path)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == "error: nothere: no such folder of configurations\n"
-    outcome = run_command("train", "--help", "loss=null", folder=tmp_path)
-    assert outcome.code == 1
-    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    said = "error: nothere: no such folder of configurations"
+    run_command("train", "--config-dir=nothere", "--help", folder=tmp_path).refused(said)
+    run_command("train", "--help", "loss=null", folder=tmp_path).refused()
