@@ -73,7 +73,7 @@ def follow(build, twin_step, shape, seed, *, lazy, maximize):
 both = st.booleans()
 
 
-@settings(max_examples=230)
+@settings(max_examples=100)
 @given(
     case=st.sampled_from(ELEMENTS) | st.sampled_from(ROWS),
     shape=st.sampled_from(SHAPES),
@@ -176,19 +176,14 @@ def test_gradients_that_do_not_fit():
 RATES = [{"schedule": s} for s in ("constant", "inv_sqrt", "1/t")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "regularizer", "options"),
-    [
-        *(
-            (k, r, {})
-            for k in (AdaGrad, AROW)
-            for r in (L1(1e-7), L2(1e-7), ElasticNet(1e-7, 1e-6))
-        ),
-        *((FOBOS, r, o) for o in RATES for r in (L1(1e-7), L2(1e-7), ElasticNet(1e-7, 1e-6))),
-        *((FOBOS, GroupLasso(1e-7), o) for o in RATES),
-        *((CumulativeL1, L1(1e-7), o) for o in RATES),
-    ],
-)
+MILLION = [
+    *((k, r, {}) for k in (AdaGrad, AROW) for r in (L1(1e-7), ElasticNet(1e-7, 1e-6))),
+    *((FOBOS, ElasticNet(1e-7, 1e-6), o) for o in RATES),
+    *((k, r(1e-7), RATES[1]) for k, r in ((FOBOS, GroupLasso), (CumulativeL1, L1))),
+]
+
+
+@pytest.mark.parametrize(("kind", "regularizer", "options"), MILLION)
 def test_a_million_steps_are_put_off(kind, regularizer, options):
     """Of a weight that nothing touches; by the book, one after another, with more precision."""
     n, rows = 10**6, isinstance(regularizer, GroupLasso)

@@ -18,6 +18,7 @@ import pytest
 from commands import Run, run_command, train
 from hypothesis import given
 from hypothesis import strategies as st
+from small_lists import put
 
 from torchtune_smt.cli import main
 from torchtune_smt.core.errors import InputError
@@ -33,12 +34,7 @@ from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 
 
 def write(path: Path, *lines: str) -> Path:
-    text = "".join(f"{line}\n" for line in lines)
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode()))
-    else:
-        path.write_text(text, encoding="utf-8")
-    return path
+    return put(path.parent, {path.name: "".join(f"{line}\n" for line in lines)})
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
@@ -229,13 +225,8 @@ def test_counts_are_kept_in_a_file(tmp_path: Path) -> None:
 
 
 def test_a_dataset_splits_its_source(tmp_path: Path) -> None:
-    for name, lines in {
-        "train.de": "Der Plan\nein Plan\ndie Aktion\n",
-        "train.en": "a\nb\nc\n",
-        "dev.de": "der Aktionsplan\n",
-        "dev.en": "aktionsplan\n",
-    }.items():
-        (tmp_path / name).write_text(lines)
+    put(tmp_path, {"train.de": "Der Plan\nein Plan\ndie Aktion\n", "train.en": "a\nb\nc\n"})
+    put(tmp_path, {"dev.de": "der Aktionsplan\n", "dev.en": "aktionsplan\n"})
     options: dict[str, Any] = {"lowercase": True, "test": None, "split_compounds": "de"}
     dataset = Dataset("x", "de", "en", str(tmp_path), **options)
     dev = dataset.require("dev")
@@ -264,18 +255,12 @@ RAW, FISHER = CORPORA["multi30k-raw"], CORPORA["fisher"]
 PARTS = ("train", "dev", "devtest", "test")
 
 
-def put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-
-
 def mirror(corpus: PublicCorpus, folder: Path, text: str) -> str:
     """Write the same text as all files of a corpus, and return the address."""
     for part in corpus.parts:
         for number, piece in enumerate(part.pieces):
             for file in piece:
-                put(folder / file, text.format(part=part.name, number=number))
+                put(folder, {file: text.format(part=part.name, number=number)})
     return folder.as_uri()
 
 
@@ -347,7 +332,7 @@ def test_what_is_not_there_or_does_not_fit(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=word):
             fetched(RAW, out, address)
 
-    put(english, "One line.\n")
+    write(english, "One line.")
     check(r"val\.en\.gz has 1 lines, val\.de\.gz has 2")
     english.write_bytes(b"<html>")
     check(r"val\.en\.gz: is no whole gzip file")
@@ -410,7 +395,7 @@ def test_what_is_published_is_what_experiments_are_on(
             # All pieces of a part follow one another.
             cuts = [len(lines) * n // len(part.pieces) for n in range(len(part.pieces) + 1)]
             for piece, (begin, end) in zip(part.pieces, pairwise(cuts), strict=True):
-                put(tmp_path / "mirror" / piece[i], "".join(lines[begin:end]))
+                put(tmp_path / "mirror", {piece[i]: "".join(lines[begin:end])})
     fetched(corpus, tmp_path / "out", (tmp_path / "mirror").as_uri(), check=True)
     for part_name in PARTS:
         assert read(tmp_path / "out", part_name, source) == read(here, part_name, source)

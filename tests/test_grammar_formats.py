@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_lists import put
 from test_grammar_extraction import sentence_rules
 
 from torchtune_smt.core.archive import cache_path
@@ -46,14 +47,11 @@ def rules(grammar: FileGrammar) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def write(folder: Path, text: str | bytes, name: str = "grammar") -> Path:
-    return written(folder / name, text)
+    return put(folder, {name: text})
 
 
 def written(path: Path, text: str | bytes) -> Path:
-    data = text.encode() if isinstance(text, str) else text
-    packed = path.suffix == ".gz" and isinstance(text, str)
-    path.write_bytes(gzip.compress(data) if packed else data)
-    return path
+    return put(path.parent, {path.name: text})
 
 
 CDEC_RULES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import green2013
 import green2013_domains
@@ -12,7 +13,6 @@ import sacrebleu
 from commands import example_source, example_target
 from domains import FOLDER, read_split
 from green2013_domains import Part
-from runs import Run
 from tuned import configuration
 
 STAND_INS = {"devtest": "dev", "test": "test"}
@@ -25,19 +25,12 @@ def lines_of(path: Path) -> list[str]:
 def test_parts_of_dev(tmp_path: Path) -> None:
     parts = green2013_domains.write_parts("example", tmp_path / "data")
     assert list(parts) == ["domain1", "sample1", "domain2", "sample2"]
-    whole = list(
-        zip(
-            example_source("dev"),
-            *(example_target("dev", i) for i in range(2)),
-            strict=True,
-        )
-    )
+    sides = example_source("dev"), example_target("dev", 0), example_target("dev", 1)
+    whole = list(zip(*sides, strict=True))
     split = read_split(FOLDER / "example.txt")["dev"]
     for number in (1, 2):
         files = parts[f"domain{number}"]
-        assert [file.name for file in files] == [
-            f"domain{number}.{e}" for e in ("de", "en.0", "en.1")
-        ]
+        assert [file.suffixes for file in files] == [[".de"], [".en", ".0"], [".en", ".1"]]
         rows = list(zip(*map(lines_of, files), strict=True))
         assert rows == [whole[line - 1] for line in split[number - 1]]
         drawn = list(zip(*map(lines_of, parts[f"sample{number}"]), strict=True))
@@ -108,38 +101,22 @@ def test_runs_are_those_of_the_row_on_a_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only what is tuned on differs; a run that fails is said, and there is no table then."""
-    runs: list[Run] = []
-
-    def complete(run: Run) -> bool:
-        runs.append(run)
-        return "sample2" not in str(run.folder)
-
-    class FakeCorpus:
-        def __init__(self, *arguments: object, **options: object) -> None: ...
-
-        def score(self, name: str, overrides: object, folder: Path) -> float:
-            return 0.0
-
+    complete = Mock(side_effect=lambda run: "sample2" not in str(run.folder))
     monkeypatch.setattr(green2013_domains, "complete", complete)
-    monkeypatch.setattr(green2013_domains, "Corpus", FakeCorpus)
+    monkeypatch.setattr(green2013_domains, "Corpus", Mock())
     monkeypatch.setattr(green2013, "do_row", lambda *arguments: True)
     given = green2013_rows.Options(tmp_path, "", 2, (1, 4), ())
     failed = green2013_domains.do_corpus("example", given, STAND_INS)
     assert failed == ["example: sample of dev (26 sentences)"] * 2
     assert "failed; see" in capsys.readouterr().out
     assert not list(tmp_path.rglob("domains.md"))
-    assert [run.folder.parent.name for run in runs] == [
-        "domain1",
-        "sample1",
-        "domain2",
-        "sample2",
-    ] * 2
+    runs = [call.args[0] for call in complete.call_args_list]
+    names = [run.folder.parent.name for run in runs]
+    assert names == ["domain1", "sample1", "domain2", "sample2"] * 2
     base = list(green2013_rows.row_overrides("example", green2013_domains.ROW, 4, (), given))
     for run in runs[4:]:
         part = run.folder.parent.name
         (dev,) = set(run.overrides) - set(base)
-        cfg = configuration(run.overrides)
-        assert [Path(path).name for path in cfg.data.dev] == [
-            f"{part}.{e}" for e in ("de", "en.0", "en.1")
-        ]
+        names = [Path(path).name for path in configuration(run.overrides).data.dev]
+        assert names == [f"{part}.{e}" for e in ("de", "en.0", "en.1")]
         assert dev.startswith("data.dev=") and set(base) <= set(run.overrides)

@@ -88,15 +88,7 @@ def moses(folder: Path) -> Iterator[tuple[list[str], Callable[[Any], bool]]]:
 
 
 def simianer(folder: Path) -> Iterator[tuple[list[str], Callable[[Any], bool]]]:
-    arguments = [
-        "--folder",
-        str(folder),
-        "--small",
-        "--workers",
-        "2",
-        "--set",
-        "decoder.max_words=7",
-    ]
+    arguments = ["--folder", str(folder), *"--small --workers 2 --set decoder.max_words=7".split()]
     given = simianer2012.as_options(simianer2012.parse(arguments))
     for row in simianer2012_rows.ROWS.values():
         start = str(folder / "fisher" / f"{row.start}-seed3" / "weights.txt.gz")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,7 @@ from targets import all_modules, drawer, load_targets
 
 TARGETS = load_targets(all_modules())
 # CPU seconds for the cases of all targets together.
-BUDGET = 30.0
+BUDGET = 18.0
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +45,6 @@ def test_what_can_happen_is_told_apart() -> None:
     assert "misbehaving 4: crash" in findings.report("misbehaving")
 
 
-def test_a_campaign_ends_when_its_time_is_over() -> None:
-    with Campaign(["misbehaving"]) as campaign:
-        assert campaign.run("misbehaving", [0, 0, 0], seconds=0).counts.total() == 1
-
-
 def test_damage_is_the_same_for_a_number_and_of_all_kinds() -> None:
     data, others = bytes(range(256)) * 64, [b"other" * 100]
     seen = [mutated(data, drawer("x", case), others, [b"TOKEN"]) for case in range(500)]
@@ -61,9 +55,3 @@ def test_damage_is_the_same_for_a_number_and_of_all_kinds() -> None:
     assert any(text == data[: len(text)] for text in seen)
     assert any(b"TOKEN" in text for text in seen) and any(b"othero" in text for text in seen)
     assert any(bytes(4096) in text for text in seen)
-
-
-@pytest.mark.parametrize("data", [b"", b"a", b"ab\n"])
-def test_short_inputs_are_damaged_too(data: bytes) -> None:
-    seen = {mutated(data, random.Random(case), [b"", b"x"], [b"t"]) for case in range(300)}
-    assert len(seen) > 20

@@ -1,4 +1,4 @@
-"""A few kills of tuners, of parallel runs and of a build; `make kills` does more."""
+"""A few kills of tuners and of a build; `make kills` does more."""
 
 import re
 import subprocess
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-# One of each loop; tests/test_resume.py stops all tuners where they have saved their run.
-FEW = ["online", "grouping", "mix", "stale", "build"]
+# One of each loop. tests/test_resume.py stops all tuners where they have saved their run, and what
+# becomes of workers in processes that are killed is in test_engines.py and test_parallel_cli.py.
+FEW = ["online", "grouping", "stale", "build"]
 
 
 @pytest.mark.slow
