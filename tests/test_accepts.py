@@ -88,8 +88,8 @@ a whole number, 1 or more (up to 100): BitextModel.max_symbols BuiltModel.max_ph
 a whole number, 1 or more (up to 32), or null: StringFeatures.bits
 a whole number, 1 or more (up to 50): Multipartite.percent
 a whole number, 1 or more (up to 6): BuiltModel.order
-a whole number, 1 or more, or null: Engine.workers IterSel.features KBestFiles.k Mixing.shards
-    Oscar.dimension Stale.workers
+a whole number, 1 or more, or null: BuiltModel.classes Engine.workers IterSel.features KBestFiles.k
+    Mixing.shards Oscar.dimension Stale.workers
 a whole number, 2 or more, or 0: BuiltModel.folds
 a whole number, 80 or more: RayEngine.object_store
 bars, cdec, joshua, marian, moses, phrasal, travatar, espnet, kaldi, sockeye, json, hypo2trans, \

@@ -138,6 +138,8 @@ EFFECTS: list[tuple[Callable[[Case], bool], str]] = [
     (lambda c: c.decodes or c.task == "all lists", "data.test"),
     (lambda c: c.builds, "data.{max_length max_ratio}"),
     (lambda c: c.decodes and c.on_train, "model.{leave_out folds}"),
+    # No template of the default is of classes.
+    (lambda c: False, "model.{classes source_classes target_classes}"),
     (lambda c: c.task in ("hiero", "phrase"), "model.{aligner iterations}"),
     (
         lambda c: c.decodes or c.tuner == "online" or c.task == "scores" or c.task == "short lists",
@@ -262,6 +264,7 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
         ([*SCORES, "decoder.format=moses"], "features.dat with scores.dat has one format, and"),
         (["tuner.tune_on=train", "lm=full", "model.folds=3"], "lm=full takes the language model"),
         (["loss=ramp", "sampler=all"], "loss=ramp takes no sampler, and sampler=all would change"),
+        (["model.classes=9"], "none of the templates is of classes (features.templates), and"),
         (["init.file=x", "init.values.Glue=1"], "init.file has the weights, and init.values.Glue"),
         (
             ["regularizer=none", "optimizer.regularize_dense=true"],

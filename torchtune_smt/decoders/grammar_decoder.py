@@ -271,6 +271,7 @@ class GrammarDecoder(Decoder):
             setattr(self, name, limit)
         self.grammar = model.grammar
         self.models = [model.language_model, *model.folds]
+        self._classes = model.classes
         self.templates = list(templates)
         self._template_names = frozenset(template.name for template in self.templates)
         self.unique = unique
@@ -513,7 +514,9 @@ class GrammarDecoder(Decoder):
         return other
 
     def _new_rule_features(self, features: Vocabulary) -> RuleFeatures:
-        return RuleFeatures(self.grammar, self.templates, features, self._orientations)
+        return RuleFeatures(
+            self.grammar, self.templates, features, self._orientations, self._classes
+        )
 
     def _new_kept(self) -> KeptSentences:
         return KeptSentences(1e6 * self._keep_mb)

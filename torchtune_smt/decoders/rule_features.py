@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Self, TypeVar
 
@@ -20,32 +20,45 @@ from torchtune_smt.features.rule_kernels import (
     spell,
 )
 from torchtune_smt.features.templates import (
+    OF_CLASSES,
+    UNKNOWN_CLASS,
     AlignedTemplate,
     OrientedTemplate,
     RuleTemplate,
     checked_names,
     escape,
     min_count_of,
+    of_classes,
 )
 from torchtune_smt.grammar.base import Grammar
+from torchtune_smt.lm.classes import WordClasses
 
 
 class RuleSpelling:
     """Spells what the templates' `features` return, without a Python string for each name.
 
-    All of the templates say how they spell. Several threads may ask at once.
+    All of the templates say how they spell, and look at words, or all at classes. Several threads
+    may ask at once.
+
+    texts: of the words of source and target side.
+    beginning: what stands before the names of spellings.
     """
 
-    def __init__(self, grammar: Grammar, templates: Sequence[RuleTemplate]) -> None:
+    def __init__(
+        self,
+        grammar: Grammar,
+        templates: Sequence[RuleTemplate],
+        texts: tuple[Texts, Texts],
+        beginning: str,
+    ) -> None:
         self._grammar = grammar
         self._spelling = np.array([spelling_of(template) for template in templates], np.int64)
         self._least = np.array([min_count_of(template) for template in templates], np.float64)
-        beginnings = [text.encode() for text in PREFIXES]
+        beginnings = [f"{beginning}{text}".encode() for text in PREFIXES]
         # A bytearray, since numba compiles anew for arrays that are read-only.
         self._prefix = np.frombuffer(bytearray().join(beginnings), np.uint8)
         self._prefix_begin = offsets([len(text) for text in beginnings])
-        self._source = _Texts(grammar.source_words)
-        self._target = _Texts(grammar.target_words)
+        self._source, self._target = texts
 
     def names(self, rules: Int64, occurred: Float64) -> tuple[UInt8, Int64, Int64]:
         """Return letters and begins of the names of rules, and the begins of each rule's names.
@@ -77,26 +90,46 @@ def spelling_of(template: RuleTemplate) -> int | None:
     return found
 
 
-class _Texts:
-    """Words as they stand in feature names, made when they are first asked for."""
+class Texts:
+    """Words as they stand in feature names, made when they are first asked for.
 
-    def __init__(self, words: Vocabulary) -> None:
+    words: those of one side of a grammar.
+    classes: in the place of words, and `UNKNOWN_CLASS` for others.
+    """
+
+    def __init__(self, words: Vocabulary, classes: Mapping[str, str] | None = None) -> None:
         self._words = words
+        self._classes = classes
         self._texts = Vocabulary()
         # Numbers plus one: pages of zeros, which cost nothing, mean "not yet".
         self._number: Int32 = np.zeros(len(words), np.int32)
+        self._known: dict[int, str] = {}
+
+    def text(self, word: str) -> str:
+        """Return the text of any word."""
+        return escape(word if self._classes is None else self._classes.get(word, UNKNOWN_CLASS))
+
+    def side(self, symbols: Sequence[int]) -> list[str]:
+        """Return the texts of symbols of the grammar."""
+        known = self._known
+        for symbol in symbols:
+            if symbol not in known:
+                known[symbol] = f"[{-symbol}]" if symbol < 0 else self.text(self._words[symbol])
+        return [known[symbol] for symbol in symbols]
 
     def of(self, symbols: Int32) -> tuple[Int32, UInt8, Int64]:
         """Return number plus one of each word's text, for those that occur, and all texts."""
         words = symbols[symbols >= 0]
         new = np.unique(words[self._number[words] == 0])
         if new.size:
-            names = [escape(word) for word in self._words.names(new)]
+            names = [self.text(word) for word in self._words.names(new)]
             self._number[new] = self._texts.intern(names) + np.int32(1)
         return self._number, self._texts.symbols, self._texts.begin
 
 
 Links = Sequence[tuple[int, int]]
+Sides = Sequence[tuple[list[str], list[str]]]
+"""Both sides of a rule as words, and as classes where a template looks at these."""
 Template = TypeVar("Template", bound=RuleTemplate)
 
 
@@ -109,13 +142,15 @@ class RuleFeatures:
 
     features: takes the names of the features.
     orientations: how phrases can be ordered, if the decoder tells that.
+    classes: of the words of the grammar.
 
     As attributes:
     per_rule: rows of features that a rule has: those of each use, and, where a template looks at
         orientation, behind them those of its orientations towards what is before it, then of those
         towards what is behind it.
 
-    Raises ValueError: a template needs word alignments, counts or orientations, and there are none.
+    Raises ValueError: a template needs word alignments, counts, orientations or classes, and there
+    are none.
 
     A template that answers with anything but names of its features raises InputError when it is
     asked (see `checked_names`).
@@ -127,6 +162,7 @@ class RuleFeatures:
         templates: Sequence[RuleTemplate],
         features: Vocabulary,
         orientations: Sequence[str] = (),
+        classes: WordClasses | None = None,
     ) -> None:
         self.grammar = grammar
         self.templates = list(templates)
@@ -143,14 +179,28 @@ class RuleFeatures:
                 f"{self._oriented[0].name} features are of the order of phrases, which this "
                 "decoder does not tell; take decoder=phrase"
             )
+        words = grammar.source_words, grammar.target_words
+        self._texts = [(Texts(words[0]), Texts(words[1]))]
+        needing = [template.name for template in self.templates if of_classes(template)]
+        if needing:
+            if classes is None:
+                raise ValueError(
+                    f"{needing[0]} features need the classes of words, and this model has none; "
+                    "build it with model.classes=50, or name files with model.source_classes and "
+                    "model.target_classes"
+                )
+            found = Texts(words[0], classes.source), Texts(words[1], classes.target)
+            self._texts.append(found)
         self._least = np.unique([float(min_count_of(template)) for template in self.templates])
         self._counted = bool(self._least.any())
         if self._counted:
             grammar.rule_counts(np.empty(0, np.int64))
-        self._spelling: RuleSpelling | None = None
+        self._spelling: list[RuleSpelling] = []
         spelt = all(spelling_of(template) is not None for template in self.templates)
         if spelt and not self._aligned and not self._oriented:
-            self._spelling = RuleSpelling(grammar, self.templates)
+            for beginning, texts in zip(("", OF_CLASSES), self._texts, strict=False):
+                some = [t for t in self.templates if of_classes(t) == bool(beginning)]
+                self._spelling.append(RuleSpelling(grammar, some, texts, beginning))
         self.orientations = list(orientations) if self._oriented else []
         self.per_rule = 1 + 2 * len(self.orientations)
         # The rows that there are, and the numbers plus one among them of each rule's, so that pages
@@ -160,8 +210,6 @@ class RuleFeatures:
         self._row_of_word: dict[tuple[str, bool], Int32] = {}
         # What a sentence's features are numbered with: zeros between two calls.
         self._place: Int32 = np.zeros(0, np.int32)
-        self._source_text: dict[int, str] = {}
-        self._target_text: dict[int, str] = {}
 
     def of_sentence(
         self,
@@ -209,12 +257,11 @@ class RuleFeatures:
         """Return the rows, plus one, of the rule that copies a source word, or drops it."""
         rows = self._row_of_word.get((word, dropped))
         if rows is None:
-            text = [escape(word)]
-            names = (
-                self._names(text, [], [], 0.0)
-                if dropped
-                else self._names(text, text, [(0, 0)], 0.0)
-            )
+            sides = [
+                ([source.text(word)], [] if dropped else [target.text(word)])
+                for source, target in self._texts
+            ]
+            names = self._names(sides, [] if dropped else [(0, 0)], 0.0)
             rows = self._row_of_word[word, dropped] = self._intern(names)
         return rows
 
@@ -224,16 +271,14 @@ class RuleFeatures:
         ids = self.features.intern([name for row in names for name in row])
         return self._rows.intern_spans(ids, begin[:-1], begin[1:]) + np.int32(1)
 
-    def _names(
-        self, source: list[str], target: list[str], links: Links | None, count: float
-    ) -> list[list[str]]:
+    def _names(self, sides: Sides, links: Links | None, count: float) -> list[list[str]]:
         """Return the names of a rule's features, row by row; links are None if not known."""
         rows: list[list[str]] = [[]]
         for template in self._of(self.templates, count):
-            rows[0] += checked_names(template, template.features(source, target))
+            rows[0] += checked_names(template, template.features(*sides[of_classes(template)]))
         if links is not None:
             for aligned in self._of(self._aligned, count):
-                names = aligned.aligned_features(source, target, links)
+                names = aligned.aligned_features(*sides[of_classes(aligned)], links)
                 rows[0] += checked_names(aligned, names)
         oriented = self._of(self._oriented, count)
         rows += [
@@ -242,7 +287,9 @@ class RuleFeatures:
                 for template in oriented
                 for name in checked_names(
                     template,
-                    template.oriented_features(source, target, orientation, behind=behind),
+                    template.oriented_features(
+                        *sides[of_classes(template)], orientation, behind=behind
+                    ),
                 )
             ]
             for behind in (False, True)
@@ -274,9 +321,15 @@ class RuleFeatures:
         """
         grammar = self.grammar
         occurred = np.zeros(rules.size) if occurred is None else occurred
-        if self._spelling is not None:
-            letters, name, begin = self._spelling.names(rules, occurred)
-            ids = self.features.intern_spans(letters, name[:-1], name[1:])
+        if self._spelling:
+            begin: Int64 = np.zeros(rules.size + 1, np.int64)
+            parts, owners = [], []
+            for spelling in self._spelling:
+                letters, name, own = spelling.names(rules, occurred)
+                parts.append(self.features.intern_spans(letters, name[:-1], name[1:]))
+                owners.append(np.repeat(np.arange(rules.size), np.diff(own)))
+                begin += own
+            ids = np.concatenate(parts)[np.argsort(np.concatenate(owners), kind="stable")]
             return (self._rows.intern_spans(ids, begin[:-1], begin[1:]) + np.int32(1))[:, None]
         names: list[list[str]] = []
         links: Links | None = None
@@ -284,18 +337,6 @@ class RuleFeatures:
             source, target = grammar.sides(rule)
             if self._aligned:
                 links = grammar.links(rule) or None
-            names += self._names(
-                [_text(self._source_text, grammar.source_words, symbol) for symbol in source],
-                [_text(self._target_text, grammar.target_words, symbol) for symbol in target],
-                links,
-                count,
-            )
+            sides = [(left.side(source), right.side(target)) for left, right in self._texts]
+            names += self._names(sides, links, count)
         return self._intern(names).reshape(-1, self.per_rule)
-
-
-def _text(known: dict[int, str], words: Vocabulary, symbol: int) -> str:
-    """Return a symbol as it stands in feature names, from a dictionary that fills up."""
-    text = known.get(symbol)
-    if text is None:
-        text = known[symbol] = f"[{-symbol}]" if symbol < 0 else escape(words[symbol])
-    return text

@@ -25,6 +25,10 @@ _ESCAPES = str.maketrans(
 # What files can hold.
 _NAME: Final = re.compile(r"[^\s=]+")
 
+OF_CLASSES: Final = "class_"
+"""How the names of templates begin that look at classes of words."""
+UNKNOWN_CLASS: Final = "unk"
+
 # Features whose names are looked at together.
 _PIECE: Final = 1 << 16
 
@@ -35,6 +39,8 @@ class RuleTemplate(Protocol):
     name: prefix of its features' names, which are ``name:...``.
     min_count: rules that occurred less often in the bitext (`Grammar.rule_counts`) fire nothing; a
         copied word occurred never.
+    classes: if true, it is given the classes of words (`Model.classes`) in the place of words, and
+        `UNKNOWN_CLASS` for a word that has none.
     spelling: the compiled twin of `features`; see `torchtune_smt.features.rule_kernels`.
     """
 
@@ -86,6 +92,15 @@ def min_count_of(template: RuleTemplate) -> int:
     """Return how often a rule must have occurred to fire a template's features."""
     count: int = getattr(template, "min_count", 0)
     return count
+
+
+def of_classes(template: RuleTemplate) -> bool:
+    """Return whether a template looks at the classes of words."""
+    return bool(getattr(template, "classes", False))
+
+
+def _named(name: str, classes: bool) -> str:
+    return f"{OF_CLASSES}{name}" if classes else name
 
 
 def checked_names(template: RuleTemplate, names: list[str]) -> list[str]:
@@ -187,30 +202,37 @@ class RuleId:
 
     Source: all three papers ([L13] §3: rule identifiers; [G13]: discriminative phrase table).
 
-    min_count: see `RuleTemplate`.
+    min_count, classes: see `RuleTemplate`; of classes it is ``class_rule_id:12_[1]~7_[1]``.
     """
 
-    name = "rule_id"
     spelling: ClassVar[int] = RULE_ID
 
-    def __init__(self, min_count: int = 0) -> None:
+    def __init__(self, min_count: int = 0, classes: bool = False) -> None:
+        self.name = _named("rule_id", classes)
         self.min_count = min_count
+        self.classes = classes
 
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return the rule's own feature."""
-        return [f"rule_id:{'_'.join(source)}~{'_'.join(target)}"]
+        return [f"{self.name}:{'_'.join(source)}~{'_'.join(target)}"]
 
 
 class SourceNgram:
-    """Bigrams of a rule's source side, gaps as X: ``source_ngram:[X]_hat``. Source: [S12]."""
+    """Bigrams of a rule's source side, gaps as X: ``source_ngram:[X]_hat``. Source: [S12].
 
-    name = "source_ngram"
+    classes: see `RuleTemplate`.
+    """
+
     spelling: ClassVar[int] = SOURCE_NGRAM
+
+    def __init__(self, classes: bool = False) -> None:
+        self.name = _named("source_ngram", classes)
+        self.classes = classes
 
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return one feature for each pair of neighbours."""
         symbols = ["[X]" if is_gap(symbol) else symbol for symbol in source]
-        return [f"source_ngram:{a}_{b}" for a, b in pairwise(symbols)]
+        return [f"{self.name}:{a}_{b}" for a, b in pairwise(symbols)]
 
 
 class RuleShape:
@@ -240,14 +262,14 @@ class WordAlignment:
     Those without one are source words that are deleted. Source: [G13].
 
     insertions: target words without a link, too: ``alignment:~the``.
-    min_count: see `RuleTemplate`.
+    min_count, classes: see `RuleTemplate`.
     """
 
-    name = "alignment"
-
-    def __init__(self, insertions: bool = False, min_count: int = 0) -> None:
+    def __init__(self, insertions: bool = False, min_count: int = 0, classes: bool = False) -> None:
+        self.name = _named("alignment", classes)
         self.insertions = insertions
         self.min_count = min_count
+        self.classes = classes
 
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return none: there are no links."""
@@ -257,17 +279,17 @@ class WordAlignment:
         self, source: Sequence[str], target: Sequence[str], links: Sequence[tuple[int, int]]
     ) -> list[str]:
         """Return one feature for each link, and for each word without one."""
-        names = [f"alignment:{source[s]}~{target[t]}" for s, t in links]
+        names = [f"{self.name}:{source[s]}~{target[t]}" for s, t in links]
         linked = {s for s, _ in links}
         names += [
-            f"alignment:{word}~"
+            f"{self.name}:{word}~"
             for s, word in enumerate(source)
             if s not in linked and not is_gap(word)
         ]
         if self.insertions:
             linked = {t for _, t in links}
             names += [
-                f"alignment:~{word}"
+                f"{self.name}:~{word}"
                 for t, word in enumerate(target)
                 if t not in linked and not is_gap(word)
             ]
@@ -283,15 +305,21 @@ class LexReordering:
 
     behind: whether there are classes towards what is behind a phrase.
     lexicalized: features of each phrase pair: ``lex_reordering:before_swap:ein_haus~a_house``.
-    min_count: see `RuleTemplate`.
+    min_count, classes: see `RuleTemplate`; without `lexicalized`, no word is in them.
     """
 
-    name = "lex_reordering"
-
-    def __init__(self, behind: bool = True, lexicalized: bool = False, min_count: int = 0) -> None:
+    def __init__(
+        self,
+        behind: bool = True,
+        lexicalized: bool = False,
+        min_count: int = 0,
+        classes: bool = False,
+    ) -> None:
+        self.name = _named("lex_reordering", classes)
         self.behind = behind
         self.lexicalized = lexicalized
         self.min_count = min_count
+        self.classes = classes
 
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return none: they depend on orientation."""
@@ -303,11 +331,11 @@ class LexReordering:
         """Return the classes that an orientation belongs to."""
         kind = orientation.split()[0]
         if behind:
-            classes = [f"behind_{kind}"] if self.behind else []
+            kinds = [f"behind_{kind}"] if self.behind else []
         else:
-            classes = [f"before_{kind}"]
+            kinds = [f"before_{kind}"]
             # Models that tell left from right alone do not say.
             if kind not in ("left", "right"):
-                classes.append("monotone" if kind == "monotone" else "nonmonotone")
+                kinds.append("monotone" if kind == "monotone" else "nonmonotone")
         rule = f":{'_'.join(source)}~{'_'.join(target)}" if self.lexicalized else ""
-        return [f"lex_reordering:{name}{rule}" for name in classes]
+        return [f"{self.name}:{name}{rule}" for name in kinds]

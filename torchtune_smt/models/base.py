@@ -11,7 +11,9 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.weights_io import Origin, Part, digest_of
 from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.features.templates import of_classes
 from torchtune_smt.grammar.base import Grammar
+from torchtune_smt.lm.classes import WordClasses
 from torchtune_smt.lm.model import NgramModel
 
 NO_PART: Final = Part("")
@@ -25,6 +27,7 @@ class Model:
     grammar_part, language_model_part: name and digest of the first two.
     limits: limits of the search that it brings along, by the names of a decoder's options: what a
         decoder takes whose own option is None.
+    classes: those of words, if there are any.
     """
 
     grammar: Grammar
@@ -33,6 +36,7 @@ class Model:
     grammar_part: Part = NO_PART
     language_model_part: Part = NO_PART
     limits: Mapping[str, int] = field(default_factory=dict)
+    classes: WordClasses | None = None
 
 
 class ModelSource(Protocol):
@@ -121,6 +125,7 @@ def model_origin(
     described = [
         f"{one.name} {type(one).__qualname__} "
         f"{digest_of({name: value for name, value in given.items() if name != '_target_'})}"
+        + (model.classes.digest if model.classes and of_classes(one) else "")
         for one, given in zip(templates, options, strict=True)
     ]
     features = Part(

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -31,6 +32,7 @@ from torchtune_smt.grammar.extraction import extract_grammar, extract_phrases
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.grammar.store import load_grammar, save_grammar
 from torchtune_smt.lm.arpa import write_arpa
+from torchtune_smt.lm.classes import word_classes, write_classes
 from torchtune_smt.lm.estimate import check_fallback, estimate
 from torchtune_smt.lm.folds import build_folds
 from torchtune_smt.models.base import Model, ModelSource
@@ -38,6 +40,7 @@ from torchtune_smt.models.folder import (
     ALIGNER_SETTINGS,
     ALIGNMENT,
     ARCHIVE,
+    CLASSES,
     FOLDS,
     FOLDS_SETTINGS,
     GRAMMAR,
@@ -59,6 +62,7 @@ _DOING = {
     ALIGNMENT: "aligning",
     GRAMMAR: "extracting",
     LANGUAGE_MODEL: "estimating a language model",
+    **dict.fromkeys(CLASSES, "finding classes of words"),
     FOLDS: "estimating cross-fitted language models",
 }
 
@@ -78,9 +82,12 @@ class BuiltModel(Checked, ModelSource):
     leave_out ("sentence", "identical"): what the model of a training sentence has not seen: this
         sentence pair alone, or all that have the same words on both sides. With `identical`, they
         are in one fold, too.
+    classes: so many classes of the words of each language (`torchtune_smt.lm.classes`), made when
+        they are first wanted; None: none.
     """
 
     accepts = accepting(
+        classes=integer(1).or_null(),
         aligner=one_of(*ALIGNERS),
         iterations=integer(1),
         max_phrase_length=integer(1, 100),
@@ -101,6 +108,7 @@ class BuiltModel(Checked, ModelSource):
     discount_fallback: tuple[float, float, float] | None = None
     folds: int = 10
     leave_out: Literal["sentence", "identical"] = "sentence"
+    classes: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,6 +200,9 @@ class BuiltModel(Checked, ModelSource):
             return f"{path} is damaged"
         folds = folds and self.folds > 0
         built.setdefault("leave_out", LEAVE_OUT[0])
+        if self.classes is None:
+            # Those that are there do no harm.
+            built["classes"] = None
         for name, value in json.loads(json.dumps(self._settings())).items():
             if built.get(name) != value and (folds or name not in FOLDS_SETTINGS):
                 return f"it was built with {name}={built.get(name)}, not {value}"
@@ -272,6 +283,11 @@ class BuiltModel(Checked, ModelSource):
             )
             return checksum, f"estimated {self.folds} cross-fitted language models"
 
+        def write_classes_of(part: str, text: Sequence[Sequence[str]]) -> tuple[str, str]:
+            assert self.classes is not None
+            write_classes(folder / part, word_classes(text, self.classes))
+            return file_checksum(folder / part), f"found {self.classes} classes of words"
+
         language_model = self.order, self.discount_fallback
         made_from = {
             "version": ARCHIVE.version,
@@ -280,10 +296,16 @@ class BuiltModel(Checked, ModelSource):
             "alignment": self._alignment_digest(),
         }
         digests = part_digests(made_from)
+        of_classes: dict[str, Callable[[], tuple[str, str]]] = {
+            part: partial(write_classes_of, part, text)
+            for part, text in zip(CLASSES, (sources, targets), strict=True)
+            if self.classes is not None
+        }
         steps = {
             ALIGNMENT: write_alignment,
             GRAMMAR: write_grammar,
             LANGUAGE_MODEL: write_language_model,
+            **of_classes,
             **({FOLDS: write_folds} if folds and self.folds else {}),
         }
         parts: dict[str, str] = {}
@@ -313,7 +335,8 @@ def _digest(bitext: Corpus) -> str:
 class BitextModel(BuiltModel):
     """A hierarchical grammar and a language model of a bitext; see `ModelSource`.
 
-    folder, aligner, iterations, alignment_file, order, discount_fallback, folds: see `BuiltModel`.
+    folder, aligner, iterations, alignment_file, order, discount_fallback, folds, leave_out,
+    classes: see `BuiltModel`.
     max_phrase_length, max_symbols, unaligned_edges, counts, table_limit: as `extract_grammar` takes
         them.
     rule_counts: add features of how often a rule occurred (`ExtractedGrammar`); the model that is
@@ -350,7 +373,8 @@ class BitextModel(BuiltModel):
 class PhraseModel(BuiltModel):
     """A phrase table with reordering scores and a language model of a bitext; see `ModelSource`.
 
-    folder, aligner, iterations, alignment_file, order, discount_fallback, folds: see `BuiltModel`.
+    folder, aligner, iterations, alignment_file, order, discount_fallback, folds, leave_out,
+    classes: see `BuiltModel`.
     max_phrase_length, reordering, table_limit: as `extract_phrases` takes them.
     """
 

@@ -18,6 +18,7 @@ from torchtune_smt.core.weights_io import Part, digest_of, short
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.formats import Format, read_grammar, read_phrase_table
 from torchtune_smt.grammar.reordering import ReorderingType
+from torchtune_smt.lm.classes import WordClasses
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.moses_ini import (
@@ -35,8 +36,9 @@ class FileModel(Checked, ModelSource):
 
     grammar, language_model: their files.
     format ("cdec", "joshua", "moses"): of the grammar; told from its looks by default.
+    source_classes, target_classes: files of the classes of words; see `read_classes`.
 
-    Raises ValueError: there is no language model.
+    Raises ValueError: there is no language model, or one file of classes alone.
     """
 
     accepts = accepting(language_model=TEXT, format=one_of(*get_args(Format)).or_null())
@@ -44,6 +46,12 @@ class FileModel(Checked, ModelSource):
     grammar: str
     language_model: str
     format: Format | None = None
+    source_classes: str | None = None
+    target_classes: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_classes(self)
 
     def open(
         self, bitext: Callable[[], Corpus], *, may_write: bool = True, **options: Any
@@ -56,6 +64,7 @@ class FileModel(Checked, ModelSource):
             language_model,
             grammar_part=Part(self.grammar, short(file_checksum(self.grammar))),
             language_model_part=Part(self.language_model, short(language_model.checksum)),
+            classes=_classes_of(self),
         )
 
 
@@ -69,6 +78,9 @@ class MosesModel(ModelSource):
     phrase_table, reordering_table, language_model: files to take in place of those that it names:
         an ARPA file, for example, where it names a binary one.
     rule_counts: add features of how often a phrase pair occurred (`read_phrase_table`).
+    source_classes, target_classes: files of the classes of words; see `read_classes`.
+
+    Raises ValueError: there is one file of classes alone.
     """
 
     phrases: ClassVar[bool] = True
@@ -78,6 +90,11 @@ class MosesModel(ModelSource):
     reordering_table: str | None = None
     language_model: str | None = None
     rule_counts: bool = False
+    source_classes: str | None = None
+    target_classes: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_classes(self)
 
     def open(
         self, bitext: Callable[[], Corpus], *, may_write: bool = True, **options: Any
@@ -116,6 +133,7 @@ class MosesModel(ModelSource):
             grammar_part=_part(phrases, reordering, table.reordering),
             language_model_part=Part(str(arpa), short(language_model.checksum)),
             limits=ini.limits,
+            classes=_classes_of(self),
         )
 
     def export(self, folder: Path, weights: NamedWeights) -> str | None:
@@ -149,6 +167,18 @@ class MosesModel(ModelSource):
         if not path.exists() and path.with_name(path.name + ".gz").exists():
             path = path.with_name(path.name + ".gz")
         return path
+
+
+def _check_classes(model: FileModel | MosesModel) -> None:
+    if (model.source_classes is None) != (model.target_classes is None):
+        raise ValueError("source_classes and target_classes go together; give both, or none")
+
+
+def _classes_of(model: FileModel | MosesModel) -> WordClasses | None:
+    """Return the classes of a model's files, if there are any."""
+    if model.source_classes is None or model.target_classes is None:
+        return None
+    return WordClasses.read(model.source_classes, model.target_classes)
 
 
 def _part(phrases: Path, reordering: Path | None, kind: ReorderingType | None) -> Part:

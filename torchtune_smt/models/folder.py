@@ -3,6 +3,7 @@
 alignment.gz    word alignment (Pharaoh)
 grammar         rules or phrase pairs with their counts
 lm.arpa.gz      language model of the target side
+classes.*       classes of the words of source and target, if wanted
 folds/          cross-fitted language models, once somebody has tuned on the bitext
 model.json      what it was built from, and checksums of all that is loaded, and of all files;
                 written last, so a folder without it is not whole
@@ -32,6 +33,7 @@ from torchtune_smt.core.leftovers import name_when_whole, remove, restored
 from torchtune_smt.core.textio import check_plain
 from torchtune_smt.core.weights_io import Part, digest_of
 from torchtune_smt.grammar.store import load_grammar
+from torchtune_smt.lm.classes import WordClasses
 from torchtune_smt.lm.folds import load_folds
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model
@@ -41,10 +43,12 @@ MANIFEST: Final = "model.json"
 ALIGNMENT: Final = "alignment.gz"
 GRAMMAR: Final = "grammar"
 LANGUAGE_MODEL: Final = "lm.arpa.gz"
+CLASSES: Final = ("classes.source", "classes.target")
 FOLDS: Final = "folds"
 # All that models have in their folders, those of earlier versions, too.
 _OF_MODELS: Final = re.compile(
     r"model\.json|alignment\.gz|lm\.arpa\.gz(\.cache)?"
+    r"|classes\.(source|target)"
     r"|grammar(/grammar\.json|/\w+\.npy)?"
     r"|folds(/folds\.json|/fold-\d+\.arpa\.gz(\.cache)?)?"
 )
@@ -147,8 +151,13 @@ def _load(name: str, folder: Path, folds: bool, may_write: bool) -> Model:
         models = load_folds(of_folds, expected=parts[FOLDS], may_write=own)
     grammar = load_grammar(folder / GRAMMAR, expected=grammar_checksum)
     lm = NgramModel.load(folder / LANGUAGE_MODEL, expected=lm_checksum, may_write=may_write)
+    classes = None
+    if CLASSES[0] in parts:
+        classes = WordClasses.read(*(folder / part for part in CLASSES))
+        if classes.digest != digest_of([parts[part] for part in CLASSES]):
+            raise InputError(f"is damaged or another file; {REBUILD}", path=folder / CLASSES[0])
     of_rules, of_lm = Part(name, digests[GRAMMAR]), Part(name, digests[LANGUAGE_MODEL])
-    return Model(grammar, lm, models, of_rules, of_lm)
+    return Model(grammar, lm, models, of_rules, of_lm, classes=classes)
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -175,6 +184,7 @@ def part_digests(manifest: Mapping[str, Any]) -> dict[str, str]:
         ALIGNMENT: digest_of([text, aligned]),
         GRAMMAR: digest_of([text, aligned, grammar]),
         LANGUAGE_MODEL: digest_of([text, language_model]),
+        **{part: digest_of([text, part, settings.get("classes")]) for part in CLASSES},
         FOLDS: digest_of([text, language_model, settings["folds"], *together]),
     }
 

@@ -21,6 +21,7 @@ from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
+from torchtune_smt.features.templates import of_classes
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import Logistic, Loss, is_listwise
 from torchtune_smt.metrics import Metric, NakovBleu
@@ -244,6 +245,10 @@ class Parts:
             unused |= dict.fromkeys(("model.leave_out", "model.folds"), reason)
         elif not self.folds:
             unused["model.folds"] = "lm=full takes the language model of the whole bitext"
+        if not any(map(of_classes, self.templates)):
+            reason = "none of the templates is of classes (features.templates)"
+            options = ("classes", "source_classes", "target_classes")
+            unused |= {f"model.{name}": reason for name in options}
         if self.model is not None:
             unused |= {f"model.{name}": reason for name, reason in self.model.unused().items()}
         if self.init_file is not None:
