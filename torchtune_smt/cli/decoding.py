@@ -18,6 +18,7 @@ from torchtune_smt.cli.hydra_main import make_classes_importable
 from torchtune_smt.cli.record import Settings, take_up
 from torchtune_smt.cli.wire import decoder_class, make, make_dataset, make_templates, recipe
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import leaves
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.runs import tuned
@@ -55,6 +56,7 @@ def open_tuned(
     options: Any = OmegaConf.to_container(cfg.features.templates, resolve=True)
     system = TunedSystem(
         path=cfg.weights,
+        mean_with=cfg.mean_with,
         decoding=recipe(cfg, "decoder", "decode"),
         dataset=dataset,
         source=lambda: make(cfg, "model", "open"),
@@ -75,10 +77,10 @@ def _find_from_place(cfg: DictConfig, settings: Settings) -> None:
     given = set(map(override_key, settings.given))
     if settings.place is None or "model" in given:
         return
-    for name, path in cfg.model.items():
+    for name, path in leaves("model", OmegaConf.to_container(cfg.model, resolve=True)):
         here = not isinstance(path, str) or path == "" or os.path.lexists(path)
-        if not here and f"model.{name}" not in given and (settings.place / path).exists():
-            cfg.model[name] = str(settings.place / path)
+        if not here and name not in given and (settings.place / path).exists():
+            OmegaConf.update(cfg, name, str(settings.place / path))
 
 
 def tuned_of(weights: Path, more: Sequence[Any] = (), train: Corpus | None = None) -> Tuned:

@@ -102,7 +102,7 @@ RULES: Final = {
         ),
         (TEXTS.or_null(), "references dev test_references"),
         (integer(0), "folds"),
-        (LIST, "metrics"),
+        (LIST, "metrics mean_with"),
         (_CLASSES, "features.templates callbacks"),
         (_SYSTEMS, "systems"),
         (_SETS, "of"),

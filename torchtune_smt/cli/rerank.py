@@ -38,7 +38,8 @@ def main(cfg: DictConfig) -> None:
     if cfg.n_best is not None and cfg.n_best < 1:
         raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
     beside = [one for one in (cfg.sizes, cfg.sources) if isinstance(one, str)]
-    check_written({"output": cfg.output}, [cfg.input, cfg.weights, *beside, *cfg.columns.values()])
+    files = [cfg.weights, *cfg.mean_with]
+    check_written({"output": cfg.output}, [cfg.input, *files, *beside, *cfg.columns.values()])
     by_risk = risk_order(cfg, HydraConfig.get().overrides.task)
     path = Path(cfg.input)
     options = {name: cfg[name] for name in ("missing", "on_error", "sizes", "score", "dense")}
@@ -46,7 +47,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.dense is None and (origin := read_origin(cfg.weights)) is not None:
         # Those of the lists that weights were tuned on.
         options["dense"] = origin.dense
-    weights = FrozenWeights(*read_any_weights(cfg.weights))
+    weights = FrozenWeights(*read_any_weights(*files))
     say = partial(print, file=sys.stderr)
     active = np.flatnonzero(weights.values)
     added, given = added_to_new(cfg.weights, weights.features.names(active), cfg.sources)

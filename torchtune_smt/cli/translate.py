@@ -41,7 +41,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
         raise InputError(f"on_error must be {' or '.join(ON_ERROR)}, not {cfg.on_error!r}")
     if cfg.on_error == "copy" and cfg.n_best is not None:
         raise InputError("on_error=copy has no features for a list (n_best); take on_error=skip")
-    check_written({"output": cfg.output}, [cfg.input, cfg.weights])
+    check_written({"output": cfg.output}, [cfg.input, cfg.weights, *cfg.mean_with])
     dataset = dataset_of_run(cfg)
     pipe = cast(BufferedReader, sys.stdin.buffer) if cfg.input == "-" else None
     longest = decoder_class(cfg).longest_source(cfg.decoder)

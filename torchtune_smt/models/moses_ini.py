@@ -132,9 +132,11 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
 
 
 def read_any_weights(
-    path: str | os.PathLike[str], *, phrase_decoder: bool = False
+    path: str | os.PathLike[str], *others: str | os.PathLike[str], phrase_decoder: bool = False
 ) -> tuple[Vocabulary, Float64]:
     """Read a weights file, or the weights of a ``moses.ini`` and of the file that it names.
+
+    Of several the mean is returned; a feature that is not named in one has the weight 0 there.
 
     It is a ``moses.ini`` if it ends in ``.ini``. Its model is nobody's concern here: it may be of
     any decoder, with features that are not supported. `phrase_decoder`: features are called as by
@@ -144,6 +146,12 @@ def read_any_weights(
     Raises InputError: a file is missing or bad, a ``moses.ini`` has no weights, or a feature has a
     weight twice.
     """
+    if others:
+        read = [read_any_weights(one, phrase_decoder=phrase_decoder) for one in (path, *others)]
+        every = Vocabulary()
+        ids = [every.intern_all(own) for own, _ in read]
+        shares = np.concatenate([values for _, values in read]) / len(read)
+        return every, np.bincount(np.concatenate(ids), shares, len(every)).astype(np.float64)
     if Path(path).suffix != ".ini":
         return read_weights(path)
     ini = Sections(Path(path))

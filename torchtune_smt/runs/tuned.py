@@ -42,6 +42,7 @@ class TunedSystem:
     """What a decoder with tuned weights is opened from.
 
     path: the weights.
+    mean_with: files of others of the same model; weights are the mean of all.
     decoding: of the decoder, which is offered ``model``, ``templates`` and ``threads``.
     source: returns the `ModelSource`; asked for a decoder that takes a model.
     templates, template_options: as for `torchtune_smt.runs.parts.Parts`.
@@ -55,6 +56,7 @@ class TunedSystem:
     decoding: Recipe
     dataset: Dataset
     source: Callable[[], Any]
+    mean_with: Sequence[str] = ()
     templates: Sequence[Any] = ()
     template_options: Sequence[Mapping[str, Any]] = ()
     threads: int | None = None
@@ -113,7 +115,8 @@ class TunedSystem:
             templates=lambda: [*self.templates, *more],
             threads=lambda: usable_cores() if self.threads is None else self.threads,
         )
-        found = read_any_weights(self.path, phrase_decoder=bool(decoder.phrases))
+        phrases = bool(decoder.phrases)
+        found = read_any_weights(self.path, *self.mean_with, phrase_decoder=phrases)
         weights = FrozenWeights(*found)
         dense = np.arange(len(decoder.dense_names))
         if dense.size and not weights.read(decoder.features, dense).any():
@@ -132,6 +135,10 @@ class TunedSystem:
         Raises InputError: they are of k-best lists; or nobody says which model is meant.
         """
         origin = read_origin(self.path)
+        for path in self.mean_with:
+            other = read_origin(path)
+            if origin and other and (difference := other.difference(origin)):
+                raise InputError(f"belongs to {difference}, as {self.path} does", path=path)
         of_lists = origin is not None and not origin.is_model
         if self.decoding.kind.stored or (of_lists and not self.names_decoder):  # type: ignore[attr-defined]
             raise InputError(
