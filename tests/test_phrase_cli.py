@@ -112,6 +112,7 @@ def test_a_hierarchical_system_beside_one_with_phrases(tuned: Path, run: Run) ->
         ("decoder=phrase", "phrase", "green2013_phrase"),
         ("model=moses", "moses", "green2013_phrase"),
         ("decoder=hiero", "hiero", "green2013_hiero"),
+        ("decoder=joint", "joint", "green2013_joint"),
         ("decoder=hiero model=files", "files", "green2013_hiero"),
         ("decoder=kbest_files", "hiero", "green2013_kbest_files"),
         ("decoder=kbest_files features=dense", "hiero", "dense"),

@@ -33,6 +33,7 @@ TASKS = {
     "files": ["model=files", "model.grammar=g", "model.language_model=l"],
     "aligned": ["model.alignment_file=a"],
     "phrase": ["decoder=phrase", "model=phrase"],
+    "joint": ["decoder=joint"],
     "moses": ["decoder=phrase", "model=moses", "model.ini=i", "init=moses"],
     "lists": ["decoder=kbest_files", "decoder.dev=d", "decoder.train=t"],
     "all lists": ["decoder=kbest_files", *(f"decoder.{s}={s}" for s in ("dev", "train", "test"))],
@@ -55,7 +56,7 @@ class Case(NamedTuple):
 
     @property
     def decodes(self) -> bool:
-        return self.task in ("hiero", "files", "aligned", "phrase", "moses")
+        return self.task in ("hiero", "files", "aligned", "phrase", "moses", "joint")
 
     @property
     def on_train(self) -> bool:
@@ -63,7 +64,7 @@ class Case(NamedTuple):
 
     @property
     def builds(self) -> bool:
-        return self.task in ("hiero", "aligned", "phrase")
+        return self.task in ("hiero", "aligned", "phrase", "joint")
 
     @property
     def references(self) -> bool:
@@ -114,7 +115,10 @@ EFFECTS: list[tuple[Callable[[Case], bool], str]] = [
         """seed resume overwrite callbacks device report init.{file values scale} data.{name
         source_language target_language} decoder.{_target_ k pop_limit max_span stack_size
         distortion_limit table_limit dev dev_scores test test_scores dense on_error features
-        max_words unknown missing seconds keep_mb score sizes} tuner.{_target_ epochs
+        max_words unknown missing seconds keep_mb score sizes}
+        decoder.hiero.{_partial_ _target_ k pop_limit max_span max_words unique unknown seconds
+        keep_mb} decoder.phrase.{_partial_ _target_ k pop_limit stack_size distortion_limit
+        table_limit max_words unique unknown seconds keep_mb} tuner.{_target_ epochs
         iterations patience result shuffle tune_on sentences checkpoint_minutes interpolation
         tolerance unique keep_lists sparse learning control zero_group batch_size towards}
         tuner.dev.{iterations patience interpolation tolerance} tuner.solver.{_target_ sigma
@@ -139,7 +143,19 @@ EFFECTS: list[tuple[Callable[[Case], bool], str]] = [
     (lambda c: c.builds, "data.{max_length max_ratio}"),
     (lambda c: c.decodes and c.on_train, "model.{leave_out folds}"),
     # No template of the default is of classes.
-    (lambda c: False, "model.{classes source_classes target_classes}"),
+    (
+        lambda c: False,
+        """model.{classes source_classes target_classes} model.hiero.classes
+        model.phrase.classes""",
+    ),
+    (lambda c: c.on_train, "model.hiero.{leave_out folds} model.phrase.{leave_out folds}"),
+    (
+        anywhere,
+        """model.hiero.{_target_ folder aligner iterations alignment_file max_phrase_length
+        max_symbols unaligned_edges counts table_limit rule_counts order discount_fallback}
+        model.phrase.{_target_ folder aligner iterations alignment_file max_phrase_length
+        reordering table_limit order discount_fallback}""",
+    ),
     (lambda c: c.task in ("hiero", "phrase"), "model.{aligner iterations}"),
     (
         lambda c: c.decodes or c.tuner == "online" or c.task == "scores" or c.task == "short lists",

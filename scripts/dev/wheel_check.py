@@ -32,6 +32,7 @@ GROUPS = [*TWICE, "tuner=grouping", "features=rule_id", "tuner.dev.iterations=1"
 OWN = ["data=files", "data.name=own", "data.source_language=de", "data.target_language=en"]
 SETS = ["data.train=[train.de,train.en]", "data.dev=[dev.de,dev.en]"]
 PHRASE = ["decoder=phrase", "model=phrase", "model.folder=phrases"]
+JOINT = ["decoder.hiero.k=8", "decoder.phrase.k=8", "tuner.sentences=12", "threads=1"]
 DEV = ["data.train=null", "data.dev=[dev.de,dev.en]", "data.test=null"]
 RERANKED = [*OWN, *DEV, "decoder=kbest_files", "decoder.dev=dev.nbest", "init=zero"]
 MOSES = ["decoder=phrase", "model=moses", "model.ini=moses.ini", "init=moses"]
@@ -56,6 +57,7 @@ RUNS: list[list[str]] = [
     ["experiment=simianer2012", *SMALL, *ONCE],
     ["experiment=green2013", *PHRASE, "metric=bleu_plus_one", *SMALL, *ONCE],
     ["experiment=green2013", "decoder=hiero", "model=hiero", *SMALL, *ONCE],
+    ["experiment=green2013", "decoder=joint", "model=joint", *JOINT, *ONCE],
     ["tuner=pro", "features=sparse", "decoder=hiero", *SMALL, *TWICE],
     ["tuner=mira", "metric=ter", "parallel=decode", "engine.workers=1", *SMALL, *TWICE],
     ["tuner=mert", "metric=chrf", "features=dense", "tuner.solver.restarts=2", *SMALL, *TWICE],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.wire import make, make_dataset
@@ -23,7 +25,8 @@ def main(cfg: DictConfig) -> None:
     print(f"training bitext: {bitext.summary()}")
     warn(corpus_suspicions({"train": bitext}))
     if model.why_not_built(bitext) is None:
-        print(f"{cfg.model.folder} is up to date; remove it to build it anew")
+        print(f"{model.folder} is up to date; remove it to build it anew")
         return
     model.build(bitext)
-    print(f"the model lies in {cfg.model.folder}, {model_size(cfg.model) / 1e6:,.0f} MB")
+    plain: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    print(f"the model lies in {model.folder}, {model_size(plain) / 1e6:,.0f} MB")

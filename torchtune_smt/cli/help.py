@@ -41,7 +41,7 @@ _NEEDLESS: Final = {
 # How lines begin that are typed, and not read.
 _AS_IS: Final = re.compile(r" |python |$")
 _KEY: Final = re.compile(r"( *)(\w+):")
-_ANOTHER: Final = re.compile(r"  - (\w+)$")
+_ANOTHER: Final = re.compile(r"  - (\w+)(?:@(\w+))?$")
 
 
 class Sentences(NamedTuple):
@@ -79,7 +79,9 @@ def read_sentences(path: Path) -> Sentences:
         if other := _ANOTHER.match(line):
             beside = path.with_name(f"{other[1]}.yaml")
             if beside.is_file():
-                found.options.update(read_sentences(beside).options)
+                within = f"{other[2]}." if other[2] else ""
+                said = read_sentences(beside).options.items()
+                found.options.update({f"{within}{n}": text for n, text in said if n != "defaults"})
         if key := _KEY.match(line):
             indent = len(key[1])
             if not fresh and outer and outer[-1][0] != indent:

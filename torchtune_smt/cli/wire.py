@@ -210,8 +210,12 @@ def arguments(cfg: DictConfig, group: str) -> dict[str, Any]:
     Where an override names another class, the arguments that the group's file has for its own one
     are left out: the other takes those given beside it.
     """
+    # What is nested may refer to other groups, which it loses sight of as an argument.
     found: dict[str, Any] = {
-        str(name): value for name, value in OmegaConf.select(cfg, group).items()
+        str(name): OmegaConf.to_container(value, resolve=True)
+        if OmegaConf.is_config(value)
+        else value
+        for name, value in OmegaConf.select(cfg, group).items()
     }
     if not HydraConfig.initialized():
         return found

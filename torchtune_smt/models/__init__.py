@@ -4,10 +4,12 @@ from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.built import BitextModel, PhraseModel
 from torchtune_smt.models.files import FileModel, MosesModel
 from torchtune_smt.models.folder import load_model
+from torchtune_smt.models.joint import JointModel
 
 __all__ = [
     "BitextModel",
     "FileModel",
+    "JointModel",
     "Model",
     "ModelSource",
     "MosesModel",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import leaves
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.weights_io import Origin, Part, digest_of
 from torchtune_smt.data.bitext import Corpus
@@ -46,8 +47,10 @@ class ModelSource(Protocol):
 
     from_bitext: whether it is made from the training bitext.
     phrases: whether its rules are phrase pairs, without gaps.
+    parts: what the names of options begin with of each model that it has.
     """
 
+    parts: ClassVar[Sequence[str]] = ("",)
     from_bitext: ClassVar[bool] = False
     phrases: ClassVar[bool] = False
 
@@ -99,7 +102,8 @@ LARGE: Final = 10**9
 
 def model_size(options: Mapping[str, Any]) -> int:
     """Return the bytes of all files that options of a model name; 0 where it is not built yet."""
-    values = [v for name, v in options.items() if name not in _NO_FILES and v != ""]
+    options = dict(leaves("", dict(options)))
+    values = [v for o, v in options.items() if o.split(".")[-1] not in _NO_FILES and v != ""]
     named = [Path(value) for value in values if isinstance(value, str | Path)]
     files = [file for path in named for file in (path, *path.rglob("*")) if file.is_file()]
     return sum(file.stat().st_size for file in files)

@@ -239,16 +239,18 @@ class Parts:
     def _unused_start(self) -> dict[str, str]:
         """Return what model and start weights do not use."""
         unused: dict[str, str] = {}
+        parts = ("",) if self.model is None else self.model.parts
         if self.model is not None and self.tune_on != "train":
             unused["lm"] = "lm is about decoding the bitext (tuner.tune_on=train)"
             reason = "no sentence of the bitext is decoded (tuner.tune_on=train)"
-            unused |= dict.fromkeys(("model.leave_out", "model.folds"), reason)
+            unused |= {f"model.{p}{o}": reason for p in parts for o in ("leave_out", "folds")}
         elif not self.folds:
-            unused["model.folds"] = "lm=full takes the language model of the whole bitext"
+            reason = "lm=full takes the language model of the whole bitext"
+            unused |= {f"model.{part}folds": reason for part in parts}
         if not any(map(of_classes, self.templates)):
             reason = "none of the templates is of classes (features.templates)"
             options = ("classes", "source_classes", "target_classes")
-            unused |= {f"model.{name}": reason for name in options}
+            unused |= {f"model.{p}{name}": reason for p in parts for name in options}
         if self.model is not None:
             unused |= {f"model.{name}": reason for name, reason in self.model.unused().items()}
         if self.init_file is not None:

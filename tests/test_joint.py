@@ -1,0 +1,293 @@
+"""Two decoders in one list: against the union scored by hand; tuned, resumed, in shards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from commands import run_command, train_until_saved
+
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.joint import JointDecoder
+from torchtune_smt.kbest.lists import KBestLists, Source
+
+Hypothesis = tuple[str, dict[str, float]]
+# A list for each sentence.
+Lists = Sequence[Sequence[Hypothesis]]
+
+
+class Listed(Decoder):
+    """Decodes sentence i to list i, in the order of its weights; a list may be empty."""
+
+    def __init__(self, lists: Lists) -> None:
+        self.lists = lists
+        self.dense_names = ["lm"]
+        self.features, self.words = Vocabulary(self.dense_names), Vocabulary()
+
+    def decode(
+        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
+    ) -> KBestLists:
+        found = []
+        for source in sources:
+            self.meet([source])
+            scored = []
+            for text, row in self.lists[source.index]:
+                weights = snapshot.read(self.features, self.features.lookup(list(row)))
+                scored.append((-float(weights @ list(row.values())), text, row))
+            found.append([(text, row) for _, text, row in sorted(scored, key=lambda one: one[0])])
+        lists = KBestLists.of_strings(
+            [[text for text, _ in one] or ["none"] for one in found],
+            [[row for _, row in one] or [{}] for one in found],
+            index=[source.index for source in sources],
+            words=self.words,
+            names=self.features,
+        )
+        kept = [
+            h
+            for s, one in enumerate(found)
+            for h in range(lists.begin[s], lists.begin[s] + len(one))
+        ]
+        some = lists.chosen(np.array(kept, np.int64))
+        begin = np.cumsum([0, *map(len, found)])
+        return KBestLists(
+            index=lists.index, begin=begin, rows=some.rows, features=some.features,
+            token_begin=some.token_begin, tokens=some.tokens, words=some.words,
+        )  # fmt: skip
+
+    def meet(self, sources: Sequence[Source]) -> None:
+        for source in sources:
+            for text, row in self.lists[source.index]:
+                self.features.intern(list(row))
+                self.words.intern(text.split())
+
+
+def lists(random: Random, sentences: int, most: int) -> Lists:
+    return [
+        [
+            (
+                " ".join(random.choices("abc", k=random.randint(0, 4))),
+                {"lm": random.uniform(-3, -1)}
+                | {f"t:{i}": random.choice((1.0, 2.0)) for i in random.sample(range(9), 2)},
+            )
+            for _ in range(random.randint(1, most))
+        ]
+        for _ in range(sentences)
+    ]
+
+
+def score(row: Mapping[str, float], weights: Mapping[str, float], prefix: str = "") -> float:
+    return sum(weights.get(prefix + name, 0.0) * value for name, value in row.items())
+
+
+def union(
+    parts: Mapping[str, Sequence[Hypothesis]], weights: Mapping[str, float]
+) -> list[tuple[str, dict[str, float]]]:
+    """The pooled list of one sentence, written down as the class describes it."""
+    ranked, mass, grams = {}, Counter[str](), Counter[tuple[str, ...]]()
+    for name, found in parts.items():
+        own: dict[str, dict[str, float]] = {}
+        order = sorted(found, key=lambda one: -score(one[1], weights, f"{name}_"))
+        for text, row in order:
+            own.setdefault(text, row)
+        rank = {text: [t for t, _ in order].index(text) + 1 for text in own}
+        total = sum(1 / r for r in rank.values())
+        mass.update(
+            {text: 1 / r / total / sum(map(bool, parts.values())) for text, r in rank.items()}
+        )
+        ranked[name] = own, order[-1][1] if order else {}
+    of = {
+        text: [tuple(w[i : i + n]) for n in range(1, 5) for i in range(len(w) - n + 1)]
+        for text in mass
+        for w in [text.split()]
+    }
+    for text, some in of.items():
+        grams.update(dict.fromkeys(some, mass[text]))
+    pool = []
+    for text in mass:
+        row: dict[str, float] = {}
+        for name, (own, last) in ranked.items():
+            row |= {f"{name}_{n}": value for n, value in own.get(text, last).items()}
+            row[f"{name}_missing"] = float(text not in own)
+        for n in range(1, 5):
+            row[f"Agreement_{n}"] = sum(grams[gram] for gram in of[text] if len(gram) == n)
+        pool.append((text, {n: v for n, v in row.items() if v}))
+    return sorted(pool, key=lambda one: -score(one[1], weights))
+
+
+def decoded(
+    decoder: Decoder, weights: Mapping[str, float], n: int, k: int | None = None
+) -> KBestLists:
+    return decoder.decode([Source(i) for i in range(n)], FrozenWeights.of(weights), k=k)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lists_are_the_union_of_both_scored_by_hand(seed: int) -> None:
+    random = Random(seed)
+    given = {name: lists(random, 3, 6) for name in ("hiero", "phrase")}
+    decoder = JointDecoder.of({name: Listed(own) for name, own in given.items()})
+    own = [f"{p}_{n}" for p in given for n in ("lm", "missing", *(f"t:{i}" for i in range(9)))]
+    own += [f"Agreement_{n}" for n in range(1, 5)]
+    weights = {name: random.uniform(-1, 1) for name in own}
+    found = decoded(decoder, weights, 3)
+    found.check()
+    assert found.features is decoder.features and found.score is not None
+    for s, kbest in enumerate(found):
+        expected = union({name: own[s] for name, own in given.items()}, weights)
+        assert [kbest.text(h) for h in range(len(kbest))] == [text for text, _ in expected]
+        for h, (_, row) in enumerate(expected):
+            assert decoder.features.named(*kbest.row(h)) == pytest.approx(row)
+        assert kbest.score is not None
+        assert kbest.score.tolist() == pytest.approx([score(r, weights) for _, r in expected])
+    best = decoded(decoder, weights, 3, k=2)
+    assert [len(kbest) for kbest in best] == [min(2, len(kbest)) for kbest in found]
+    assert [kbest.text(0) for kbest in best] == [kbest.text(0) for kbest in found]
+
+
+def test_with_one_list_it_is_the_only_part() -> None:
+    """Its own features are the same for all, or have no weight."""
+    random = Random(7)
+    part = lists(random, 4, 6)
+    joint = JointDecoder.of({"hiero": Listed([[]] * 4), "phrase": Listed(part)})
+    weights = {"lm": 1.0, **{f"t:{i}": random.uniform(-1, 1) for i in range(9)}}
+    alone = decoded(Listed([list(dict(reversed(one)).items()) for one in part]), weights, 4)
+    named = {f"phrase_{name}": value for name, value in weights.items()} | {"hiero_missing": 0.5}
+    pooled = decoded(joint, named, 4)
+    for one, other in zip(alone, pooled, strict=True):
+        texts = dict.fromkeys(one.text(h) for h in range(len(one)))
+        assert [other.text(h) for h in range(len(other))] == list(texts)
+        assert (
+            joint.features.named(*other.row(0)).items()
+            >= {
+                f"phrase_{n}": v
+                for n, v in one.features.named(*one.row(0)).items()  # type: ignore[union-attr]
+            }.items()
+        )
+
+
+def test_what_both_have_is_preferred_where_agreement_has_a_weight() -> None:
+    ours: Lists = [[("a b", {"lm": 1.0}), ("a d", {"lm": 0.9})]]
+    theirs: Lists = [[("c d", {"lm": 1.0}), ("a d", {"lm": 0.9})]]
+    joint = JointDecoder.of({"hiero": Listed(ours), "phrase": Listed(theirs)})
+    weights = {"hiero_lm": 1.0, "phrase_lm": 1.0}
+    assert decoded(joint, weights, 1)[0].text(0) in ("a b", "c d")
+    missing = {"hiero_missing": -1.0, "phrase_missing": -1.0}
+    assert decoded(joint, weights | missing, 1)[0].text(0) == "a d"
+    assert decoded(joint, weights | {"Agreement_1": 1.0}, 1)[0].text(0) == "a d"
+
+
+def test_features_have_the_same_ids_whatever_the_weights() -> None:
+    given = {name: lists(Random(3), 4, 5) for name in ("hiero", "phrase")}
+    names = []
+    for weight in (1.0, -1.0):
+        joint = JointDecoder.of({name: Listed(own) for name, own in given.items()})
+        decoded(joint, {"hiero_t:1": weight, "phrase_t:2": weight}, 4)
+        names.append(joint.features.names(range(len(joint.features))))
+    met = JointDecoder.of({name: Listed(own) for name, own in given.items()})
+    met.meet([Source(i) for i in range(4)])
+    assert names[0] == names[1] == met.features.names(range(len(met.features)))
+    fork = met.fork()
+    fork.features.intern(["new"])
+    assert "new" not in met.features and fork.words is met.words
+
+
+SHORT = ["decoder=joint", "features=green2013_joint", "tuner.epochs=2", "tuner.sentences=20"]
+SHORT += ["decoder.hiero.k=10", "decoder.phrase.k=10", "decoder.phrase.pop_limit=20"]
+SHORT += ["decoder.hiero.pop_limit=10", "tuner.result=last", "data.test=null", "threads=1"]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("joint")
+    run_command("train", *SHORT, "hydra.run.dir=run", folder=place).check()
+    return place
+
+
+def weights_of(run: Path) -> dict[str, float]:
+    names, values = read_weights(run / "weights.txt.gz")
+    return names.named(range(len(names)), values)
+
+
+def test_a_run_has_features_of_both_and_translates_as_it_did(tuned: Path) -> None:
+    found = {name.partition(":")[0] for name in weights_of(tuned / "run") if ":" in name}
+    of_rules = {"rule_id", "source_ngram", "rule_shape", "alignment"}
+    assert found == {f"{p}_{t}" for p in ("hiero", "phrase") for t in of_rules} | {
+        "phrase_lex_reordering"
+    }
+    given = ["weights=run/weights.txt.gz", f"input={example_folder() / 'dev.de'}"]
+    best = run_command("translate", *given, folder=tuned).check().out.splitlines()
+    assert best == read_lines(tuned / "run" / "dev.translations.txt")
+    ranked = run_command("translate", *given, "n_best=2", folder=tuned).check().out.splitlines()
+    assert {line.split(" ||| ")[1] for line in ranked} >= set(best)
+    safe = run_command("translate", *given, "mbr=true", folder=tuned).check().out.splitlines()
+    assert len(safe) == len(best) and safe != best
+
+
+def test_a_run_is_resumed(tuned: Path) -> None:
+    train_until_saved(tuned, *SHORT, "hydra.run.dir=killed")
+    run_command("train", "resume=killed", folder=tuned).check()
+    assert weights_of(tuned / "killed") == weights_of(tuned / "run")
+
+
+def test_workers_decode_to_the_same_bits(tuned: Path) -> None:
+    batch = ["decoder=joint", *SHORT[1:2], *SHORT[3:7], "data.test=null", "tuner=mira"]
+    batch.append("tuner.iterations=2")
+    for folder, more in (("serial", []), ("workers", ["parallel=decode", "engine.workers=2"])):
+        run_command("train", *batch, *more, f"hydra.run.dir={folder}", folder=tuned).check()
+    assert weights_of(tuned / "workers") == weights_of(tuned / "serial")
+
+
+@pytest.mark.parametrize("strategy", ["itermix", "stale"])
+def test_strategies_tune_it(strategy: str, tuned: Path) -> None:
+    options = [*SHORT, f"parallel={strategy}"]
+    options += ["parallel.shards=2", "engine.workers=2"] if strategy == "itermix" else []
+    run_command("train", *options, f"hydra.run.dir={strategy}", folder=tuned).check()
+    assert weights_of(tuned / strategy).keys() >= {"hiero_LanguageModel", "phrase_LM0_0"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("decoder=joint model=hiero", "needs a model of each of its parts; take model=joint"),
+        ("model=joint", "take model=hiero, or decoder=phrase"),
+        ("decoder=joint decoder.hiero.pop_limit=0", "decoder.hiero: pop_limit must be"),
+        ("decoder=joint decoder.hiero.poplimit=5", "poplimit"),
+    ],
+)
+def test_what_is_wrong_is_said(options: str, message: str, tuned: Path) -> None:
+    outcome = run_command("train", *options.split(), "hydra.run.dir=bad", folder=tuned)
+    assert outcome.code == 1 and message in outcome.err
+
+
+def test_models_are_built_and_found(tuned: Path) -> None:
+    said = run_command("build_model", "model=joint", folder=tuned).check().out
+    assert "the model lies in outputs/models/example and outputs/models/example-phrase, " in said
+    again = run_command("build_model", "model=joint", folder=tuned).check().out
+    assert "outputs/models/example-phrase is up to date" in again
+
+
+def test_the_mean_of_weights_of_two_runs(tuned: Path) -> None:
+    run_command("train", *SHORT, "seed=2", "hydra.run.dir=other", folder=tuned).check()
+    both = [weights_of(tuned / name) for name in ("run", "other")]
+    mean = {n: sum(w.get(n, 0.0) for w in both) / 2 for n in {**both[0], **both[1]}}
+    text = "".join(f"{n} {value!r}\n" for n, value in mean.items())
+    (tuned / "run" / "mean.txt").write_text(text, "utf-8")
+    given = [f"input={example_folder() / 'dev.de'}", "n_best=1"]
+    lines = [
+        [line.split(" ||| ")[1::2] for line in found.check().out.splitlines()]
+        for options in (["mean.txt"], ["weights.txt.gz", "mean_with=[other/weights.txt.gz]"])
+        for found in [
+            run_command(
+                "translate", f"weights=run/{options[0]}", *options[1:], *given, folder=tuned
+            )
+        ]
+    ]
+    assert lines[0] == lines[1]
