@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import better
 import command_line
 import green2013
 import green2013_moses
@@ -115,11 +116,27 @@ def simianer(folder: Path) -> Iterator[tuple[list[str], Callable[[Any], bool]]]:
         )
 
 
+def better_rows(folder: Path) -> Iterator[tuple[list[str], Callable[[Any], bool]]]:
+    arguments = ["--folder", str(folder), "--small"]
+    given = better.parse([*arguments, "--set", "++decoder.max_words=7"])
+    for key, row in better.ROWS.items():
+        overrides = better.overrides_of("fisher", row, given)
+        yield (
+            [*overrides, "seed=3"],
+            lambda cfg, key=key: (
+                ("hiero" in cfg.decoder, cfg.data.split_compounds is not None, cfg.tuner.epochs)
+                == ("joint" in key, key.endswith("_de"), 2)
+                and (not cfg.features.templates) == ("dense" in key)
+                and cfg.metric._target_.endswith(".NakovBleu")
+            ),
+        )
+
+
 def templates(cfg: Any) -> list[str]:
     return [str(t["_target_"]).rpartition(".")[2] for t in cfg.features.templates]
 
 
-@pytest.mark.parametrize("rows", [liu, green, moses, simianer])
+@pytest.mark.parametrize("rows", [liu, green, moses, simianer, better_rows])
 def test_rows_are_options_of_train(rows: Any, tmp_path: Path) -> None:
     for overrides, expected in rows(tmp_path):
         cfg = configuration(overrides)

@@ -18,9 +18,9 @@ from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.grammar_decoder import GrammarDecoder
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.evaluation import Evaluation
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.corpus import corpus_bleu
 from torchtune_smt.tuners.grouping.groups import read_groups
@@ -85,11 +85,15 @@ class Corpus:
             self.sizes[name] = len(self._sets[name])
         self.n_references = max(map(len, self._sets["test"].references))
 
+    def sources(self, name: str) -> list[Source]:
+        """Return the sentences of a set."""
+        return self._sets[name].sources
+
     def score(self, name: str, overrides: Sequence[str], folder: Path) -> float:
         """Return the BLEU of a run's weights on a set, translating it if that is still to do."""
         path = folder / f"{name}.translations.txt"
         if not path.is_file():
-            decoder, weights = self._system(overrides, folder)
+            decoder, weights = self.system(overrides, folder)
             _write(path, translate(decoder, weights, self._sets[name].sources))
         return self.bleu(name, path)
 
@@ -103,7 +107,7 @@ class Corpus:
         output : path
             File of the translations.
         """
-        decoder, weights = self._system(overrides, folder)
+        decoder, weights = self.system(overrides, folder)
         sources = self._sets["test"].sources
         lines: list[str] = []
 
@@ -141,10 +145,13 @@ class Corpus:
     def _references(self, name: str) -> list[list[str]]:
         return [[" ".join(words) for words in row] for row in self._sets[name].references]
 
-    def _system(self, overrides: Sequence[str], folder: Path) -> tuple[GrammarDecoder, Weights]:
+    def system(self, overrides: Sequence[str], folder: Path) -> tuple[Decoder, Weights]:
+        """Return the decoder of a run, and its weights."""
         cfg = configuration(overrides)
         templates = [instantiate(template) for template in cfg.features.templates]
-        decoder = instantiate(cfg.decoder, _partial_=True)(self._model, templates=templates)
+        decoder: Decoder = instantiate(cfg.decoder, _partial_=True)(
+            self._model, templates=templates
+        )
         weights = Weights(decoder.dense_names)
         names, values = read_weights(folder / "weights.txt.gz")
         weights.set(names.names(range(len(names))), values)

@@ -1,0 +1,291 @@
+#!/usr/bin/env python
+"""What makes a better system: compounds, two decoders in one list, MBR, mean weights.
+
+    python scripts/experiments/reproduce/better.py [--small] [--rows ROW ...] [--seeds 1 2 3 4 5]
+        [--publish docs/results/better]
+
+Each row is a run of train.py on dev; its weights translate dev, devtest and test twice, by the best
+hypothesis and by minimum Bayes risk (`ROW_mbr`), and the mean of the weights of all its seeds does,
+too (`ROW_mean`). Runs that are done are not done again. Tables are `table.md` and `table.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import tables
+from command_line import (
+    CORPORA,
+    add_common,
+    add_corpora,
+    add_rows,
+    check_seeds,
+    chosen_corpora,
+    ended,
+    said,
+    stand_ins,
+)
+from measured import versions
+from published import merged
+from runs import LOG, REPOSITORY, TRANSLATIONS, WEIGHTS, Run, complete, read_log, said_path
+from tables import RESULT, Group, Result, Section
+from tuned import BATCH, Corpus
+
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.weights_io import save_weights
+from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.metrics.lists import minimum_risk
+from torchtune_smt.models.moses_ini import read_any_weights
+
+SCRIPT: Final = "scripts/experiments/reproduce/better.py"
+TITLE: Final = "A better system: what each step adds"
+NOTES: Final = (
+    "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). All rows are tuned on dev by "
+    "the default tuner (online, AdaGrad, L1). MBR: of the list under the same weights the "
+    "hypothesis with the largest expected BLEU+1. Mean: the mean of the weights of the seeds."
+)
+SMALL: Final = ("tuner.epochs=2",)
+SETS: Final = ("dev", "devtest", "test")
+SEEDS: Final = (1, 2, 3, 4, 5)
+CSV: Final = "table.csv"
+MBR, MEAN = "_mbr", "_mean"
+# Hypotheses of a list that MBR compares.
+LONGEST: Final = 100
+BASELINE: Final = "phrase"
+_PHRASES: Final = ("experiment=green2013", "metric=nakov")
+
+
+class Row(NamedTuple):
+    """A row: how it is called, and its overrides of train.py."""
+
+    method: str
+    features: str
+    overrides: tuple[str, ...]
+
+    @property
+    def folders(self) -> tuple[tuple[str, str], ...]:
+        """The options that name folders of models, and what is built there."""
+        if "decoder=joint" in self.overrides:
+            return tuple((f"model.{kind}.folder", kind) for kind in ("hiero", "phrase"))
+        return (("model.folder", "phrase" if _PHRASES[0] in self.overrides else "hiero"),)
+
+
+SPLIT: Final = "data.split_compounds=de"
+_KINDS: Final = {
+    "phrase": Row("phrases", "+PT+AL+LO", _PHRASES),
+    "hiero": Row("Hiero", "sparse", ()),
+    "hiero_dense": Row("Hiero", "dense", ("features=dense",)),
+    "phrase_dense": Row("phrases", "dense", (*_PHRASES, "features=dense")),
+    "joint_dense": Row("both in one list", "dense", (*_PHRASES, "decoder=joint", "features=dense")),
+    "joint": Row("both in one list", "+PT+AL+LO", (*_PHRASES, "decoder=joint")),
+}
+ROWS: Final = _KINDS | {
+    f"{key}_de": Row(f"{row.method}, compounds split", row.features, (*row.overrides, SPLIT))
+    for key, row in _KINDS.items()
+}
+
+
+def overrides_of(name: str, row: Row, given: argparse.Namespace) -> list[str]:
+    """Return the overrides of train.py of a row, but for its seed."""
+    place = said_path(given.folder / name)
+    words = "-de" if SPLIT in row.overrides else ""
+    found = [*row.overrides, f"data={name}", "data.test=null", "threads=1"]
+    found += [f"{option}={place}/model-{kind}{words}" for option, kind in row.folders]
+    return [*found, *given.set]
+
+
+def place(name: str, key: str, seed: int, given: argparse.Namespace) -> Path:
+    """Return the folder of a row."""
+    folder: Path = given.folder / name / key / f"seed{seed}"
+    return folder
+
+
+def translate(corpus: Corpus, overrides: Sequence[str], folder: Path) -> None:
+    """Translate all sets with the weights in a folder, by the best hypothesis and by MBR."""
+    names = [name for name in SETS if not (folder / f"{name}{MBR}{TRANSLATIONS}").is_file()]
+    if not names:
+        return
+    decoder, weights = corpus.system(overrides, folder)
+    for name in names:
+        texts: dict[str, list[str]] = {"": [], MBR: []}
+        sources = corpus.sources(name)
+        for begin in range(0, len(sources), BATCH):
+            lists = decoder.decode(sources[begin : begin + BATCH], weights, k=LONGEST)
+            safe = minimum_risk(lists, BleuPlusOne(), 1.0, 1)
+            for how, chosen in (("", lists), (MBR, safe)):
+                texts[how] += [kbest.text(0) for kbest in chosen]
+        for how, lines in texts.items():
+            with atomic_writer(folder / f"{name}{how}{TRANSLATIONS}") as file:
+                file.writelines(f"{line}\n" for line in lines)
+
+
+def judge(
+    corpus: Corpus, name: str, key: str, run: Run, given: argparse.Namespace, **described: Any
+) -> None:
+    """Translate with a row's weights, and keep what comes out: of the best hypothesis, and MBR."""
+    if (run.folder / RESULT).is_file():
+        return
+    translate(corpus, run.overrides, run.folder)
+    row = ROWS[key.removesuffix(MEAN)]
+    for how in ("", MBR):
+        method = f"{row.method}{', mean of weights' * key.endswith(MEAN)}{', MBR' * (how == MBR)}"
+        scores = {one: corpus.bleu(one, run.folder / f"{one}{how}{TRANSLATIONS}") for one in SETS}
+        result = Result(
+            row=f"{key}{how}",
+            corpus=name,
+            method=method,
+            tuning_set="dev",
+            features=row.features,
+            language_models="",
+            training_sentences=0,
+            reused=0,
+            command=as_command(given),
+            overrides=list(run.overrides),
+            versions=versions(),
+            **(described | scores),
+        )
+        folder = run.folder if how == "" else run.folder / "mbr"
+        folder.mkdir(exist_ok=True)
+        result.save(folder)
+
+
+def do_row(corpus: Corpus, name: str, key: str, seed: int, given: argparse.Namespace) -> bool:
+    """Tune a row, or what is left of it, and try its weights; returns whether it is finished."""
+    overrides = overrides_of(name, ROWS[key], given)
+    run = Run(place(name, key, seed, given), (*overrides, f"seed={seed}"))
+    if not complete(run):
+        return False
+    log, (begin, end) = read_log(run.folder), run.dates
+    judge(
+        corpus, name, key, run, given,
+        active=log.active, atomic=log.active, iterations=log.iterations, best=log.best,
+        minutes=run.minutes, cpu_minutes=run.cpu_minutes, begin=begin, end=end, seed=seed,
+    )  # fmt: skip
+    return True
+
+
+def do_mean(corpus: Corpus, name: str, key: str, given: argparse.Namespace) -> None:
+    """Try the mean of the weights of all seeds of a row, where they are there."""
+    files = [place(name, key, seed, given) / WEIGHTS for seed in given.seeds]
+    if len(files) < 2 or not all(file.is_file() for file in files):
+        return
+    run = Run(place(name, key + MEAN, 0, given), tuple(overrides_of(name, ROWS[key], given)))
+    run.folder.mkdir(parents=True, exist_ok=True)
+    mean = FrozenWeights(*read_any_weights(*files))
+    save_weights(run.folder / WEIGHTS, mean)
+    active, today = int((mean.values != 0).sum()), date.today().isoformat()
+    judge(
+        corpus, name, key + MEAN, run, given,
+        active=active, atomic=active, iterations=0, best=0,
+        minutes=0.0, cpu_minutes=0.0, begin=today, end=today, seed=0,
+    )  # fmt: skip
+
+
+def results_of(name: str, given: argparse.Namespace) -> dict[tuple[str, int], Result]:
+    """Return the rows of a corpus that are done, in the order of the table."""
+    found = {}
+    for key in (f"{key}{mean}" for key in ROWS for mean in ("", MEAN)):
+        for how in ("", "mbr"):
+            for folder in sorted((given.folder / name / key).glob("seed*")):
+                if (result := Result.load(folder / how)) is not None:
+                    found[result.row, result.seed] = result
+    return found
+
+
+def write_tables(given: argparse.Namespace, output: Path) -> None:
+    """Write table.md and table.csv of all rows that are done; published ones stay."""
+    lines, sections = [f"# {TITLE}", "", NOTES, ""], []
+    for name, about in CORPORA.items():
+        results = list(merged(results_of(name, given), output / CSV, Result, name).results.values())
+        if not results:
+            continue
+        sections.append(Section(name, about, results))
+        lines += [f"## {name}", "", about, "", *tables.header(results)]
+        lines += [
+            "| row | method | features | seed | active | dev | devtest | test | CPU minutes |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        for r in results:
+            cells = [r.row, r.method, r.features, str(r.seed or ""), f"{r.active:,}"]
+            cells += [f"{score:.2f}" for score in (r.dev, r.devtest, r.test)]
+            lines.append(f"| {' | '.join([*cells, f'{r.cpu_minutes:.1f}'])} |")
+        by_row: dict[str, list[Result]] = {}
+        for r in results:
+            by_row.setdefault(r.row, []).append(r)
+        groups = [Group("", some, by_row.get(BASELINE, ())) for some in by_row.values()]
+        missing = [
+            f"{key} {seed}"
+            for key in ROWS
+            for seed in SEEDS
+            if (key, seed) not in {(r.row, r.seed) for r in results}
+        ]
+        lines += ["", *tables.over_seeds(groups, BASELINE)]
+        lines += [f"Missing, as they were not run (row and seed): {', '.join(missing) or 'none'}."]
+        lines += [""]
+    if sections:
+        with atomic_writer(output / "table.md") as file:
+            file.write("\n".join(lines))
+        tables.write_csv(output / CSV, sections)
+
+
+def as_command(given: argparse.Namespace) -> str:
+    """Return the command that repeats the results, wherever they are written."""
+    defaults = {"small": False, "rows": None, "seeds": list(SEEDS), "set": []}
+    return " ".join([f"python {SCRIPT}", *said(given, defaults)])
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(
+        description="Runs rows that each add something to a system, and writes their table. Rows "
+        "that are finished are not run again; the same command goes on after an interruption."
+    )
+    add_corpora(parser)
+    add_rows(parser, list(ROWS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    add_common(parser, "better")
+    given = parser.parse_args(arguments)
+    check_seeds(parser, given.seeds)
+    if given.small:
+        given.set = [*SMALL, *given.set]
+    return given
+
+
+def do_rows(given: argparse.Namespace) -> list[str]:
+    """Do rows and write the tables; return which have failed."""
+    given.folder = given.folder.resolve()
+    publish = None if given.publish is None else given.publish.resolve()
+    # Paths below the repository are given to runs as seen from there.
+    os.chdir(REPOSITORY)
+    failed = []
+    for name in chosen_corpora(given):
+        for key in given.rows or list(ROWS):
+            overrides = overrides_of(name, ROWS[key], given)
+            corpus = Corpus(overrides, {"dev": "dev", **stand_ins(given)})
+            for seed in given.seeds:
+                print(f"{name}: {key}, seed {seed}", flush=True)
+                if not do_row(corpus, name, key, seed, given):
+                    failed.append(f"{name}/{key}, seed {seed}")
+                    print(f"  failed; see {place(name, key, seed, given) / LOG}", flush=True)
+            do_mean(corpus, name, key, given)
+            write_tables(given, given.folder)
+    if publish is not None:
+        write_tables(given, publish)
+    print(given.folder / "table.md")
+    return failed
+
+
+def main() -> int:
+    given = parse(sys.argv[1:])
+    return ended(lambda: do_rows(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
