@@ -39,6 +39,10 @@ oracle: $(oracle)
 # pip need not compile ten thousand modules of which hundreds are imported: Python does it as it
 # goes, and would each time where the environment forbids to keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
+# What commands import is compiled as they are installed: so it is kept for those without make, too.
+cli := torchtune_smt.cli
+imports := $(cli).train, $(cli).tune, $(cli).translate, $(cli).analyse, $(cli).plot, \
+  numba, sacremoses, torch.utils.tensorboard
 
 test: $(tools) $(oracle)
 	$(python) -m pytest $(parallel) --ignore=tests/experiments $(ARGS)
@@ -114,6 +118,7 @@ $(package): $(environment) pyproject.toml constraints.txt
 	$(install) $(TORCH_OPTIONS) $(torch)
 	$(install) hatchling editables
 	$(install) --no-build-isolation -e .
+	$(python) -c 'import $(imports)'
 	@touch $@
 
 $(tools): $(package)

@@ -27,15 +27,19 @@ for command in json.loads(sys.argv[1]):
     except SystemExit as error:
         code = error.code
     assert not code, command
-    print("imported", *{name.partition(".")[0] for name in sys.modules}, file=sys.stderr)
+    rooms = {name.partition(".")[0] for name in sys.modules}
+    print("imported", *rooms, *{"scipy.optimize"} & {*sys.modules}, file=sys.stderr)
 """
 HEAVY = {"torch", "tensorboard", "sacremoses", "thot", "PIL", "matplotlib"}
 NUMBERS = {"numba", "numpy", "scipy"}
+RARE = {"sympy", "triton", "scipy.optimize"}
 HELP = ["train", "build-model", "translate", "rerank", "tune", "evaluate", "compare", "analyse"]
 TUNE = "tune dev=list references=reference tuner=pro weights=tuned"
 RERANK = "rerank weights=w input=list output=out"
 TRANSLATE = """translate data.tokenize=false data.normalize=false model=files model.grammar=grammar
     model.language_model=lm.arpa weights=weights input=input output=out"""
+TRAIN = """train decoder=kbest_files decoder.dev=list data.train=null data.dev=[input,reference]
+    data.test=null tuner=mira tuner.iterations=1 hydra.run.dir=tuned"""
 SCORES = "systems=[out] references=[out] samples=10"
 # Commands of one process: what a later one does not import, the earlier ones do not, either.
 PROCESSES: dict[str, list[tuple[str, set[str]]]] = {
@@ -44,7 +48,8 @@ PROCESSES: dict[str, list[tuple[str, set[str]]]] = {
         *((f"{command} --help", HEAVY | NUMBERS) for command in HELP),
     ],
     # torch's compiler, which its own optimizers import, brings sympy, and Triton where that is.
-    "tune": [(f"{TUNE} folds=0 samples=10 texts=none", {"sympy", "triton", "tensorboard"})],
+    "tune": [(f"{TUNE} folds=0 samples=10 texts=none", {*RARE, "tensorboard"})],
+    "train": [(TRAIN, RARE)],
     "plot": [("plot run --output run.svg", {"torch", "tensorboard", "sacrebleu", "numba"})],
     "others": [
         (RERANK, HEAVY | {"sacrebleu"}),

@@ -65,7 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     argv: the arguments without the program's name; those of the process by default.
     """
-    # What is imported is no garbage: to look for some takes a tenth of a short command.
     gc.set_threshold(100_000, 50)
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--version" in arguments:
@@ -134,9 +133,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main_of(name: str) -> Callable[[], int | None]:
     """Return what a subcommand is: ``main`` of its module; ``evaluate`` is ``compare``'s sister."""
     module, function = _OTHERS.get(name, (name.replace("-", "_"), "main"))
-    found: Callable[[], int | None] = getattr(
-        importlib.import_module(f"{__name__}.{module}"), function
-    )
+    # What is imported is no garbage: to look for some takes a tenth of a short command.
+    gc.disable()
+    try:
+        found: Callable[[], int | None] = getattr(
+            importlib.import_module(f"{__name__}.{module}"), function
+        )
+    finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+        gc.enable()
     return found
 
 

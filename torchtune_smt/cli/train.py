@@ -22,7 +22,6 @@ from torchtune_smt.cli.command_line import (
     typed,
     value_of,
 )
-from torchtune_smt.cli.compare import compare_runs
 from torchtune_smt.cli.hydra_main import Sweep, hydra_main
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import PartsOf, check_grouping, make_parts
@@ -142,17 +141,23 @@ def main() -> int:
     reported: list[Path] = []
     task = partial(_train, settings=settings, reported=reported)
     code = hydra_main("train", sweep, partial(settings.apply, goes_on=True))(task)(more)
-    if sweep.folder is not None:
+    if sweep.folder is not None or reported:
+        # Of no use to a single run without a report.
+        from torchtune_smt.cli.compare import compare_runs
+
+        many = sweep.folder is not None
         failed = compare_runs(
-            sweep.folder, sweep.done, table=True, report=bool(reported), flags=own
+            sweep.folder or reported[0],
+            sweep.done if many else reported,
+            table=many,
+            report=bool(reported),
+            flags=own,
         )
         code = code or (failed if reported else 0)
         if sweep.failed:
             # Behind the table, which may be buffered.
             sys.stdout.flush()
             print(sweep.summary(), file=sys.stderr)
-    elif reported:
-        code = code or compare_runs(reported[0], reported, table=False, report=True, flags=own)
     return code
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError
@@ -103,6 +102,9 @@ def fitting_scale(
     least = int(np.argmin(means))
     if not means[0] > means[least] < means[-1]:
         return None
+    # It takes a fifth of a second to import.
+    from scipy.optimize import minimize_scalar
+
     around = (exponents[least - 1], exponents[least + 1])
     found = minimize_scalar(mean, bounds=around, method="bounded", options={"xatol": 1e-3})
     return float(f"{2.0**found.x:.3g}")
