@@ -31,6 +31,7 @@ from command_line import (
     said,
     stand_ins,
 )
+from green2013_moses import templates
 from measured import versions
 from published import merged
 from runs import LOG, REPOSITORY, TRANSLATIONS, WEIGHTS, Run, complete, read_log, said_path
@@ -78,6 +79,11 @@ class Row(NamedTuple):
 
 
 SPLIT: Final = "data.split_compounds=de"
+_CLASSES: Final = "model.classes=50"
+_FORMS: Final = {
+    "phrase": templates("RuleId,classes:true", "WordAlignment,classes:true", "LexReordering"),
+    "hiero": templates("RuleId,classes:true", "SourceNgram,classes:true", "RuleShape"),
+}
 _KINDS: Final = {
     "phrase": Row("phrases", "+PT+AL+LO", _PHRASES),
     "hiero": Row("Hiero", "sparse", ()),
@@ -85,6 +91,13 @@ _KINDS: Final = {
     "phrase_dense": Row("phrases", "dense", (*_PHRASES, "features=dense")),
     "joint_dense": Row("both in one list", "dense", (*_PHRASES, "decoder=joint", "features=dense")),
     "joint": Row("both in one list", "+PT+AL+LO", (*_PHRASES, "decoder=joint")),
+    # Of words and their classes, and of classes alone.
+    "phrase_classes": Row(
+        "phrases", "+PT+AL+LO, classes, too", (*_PHRASES, "features=phrase_classes", _CLASSES)
+    ),
+    "phrase_forms": Row("phrases", "+PT+AL+LO of classes", (*_PHRASES, _FORMS["phrase"], _CLASSES)),
+    "hiero_classes": Row("Hiero", "sparse, classes, too", ("features=sparse_classes", _CLASSES)),
+    "hiero_forms": Row("Hiero", "sparse, of classes", (_FORMS["hiero"], _CLASSES)),
 }
 ROWS: Final = _KINDS | {
     f"{key}_de": Row(f"{row.method}, compounds split", row.features, (*row.overrides, SPLIT))
