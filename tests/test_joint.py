@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -17,8 +18,13 @@ from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.joint import JointDecoder
+from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.features import LexReordering, RuleId
 from torchtune_smt.kbest.lists import KBestLists, Source
+from torchtune_smt.models import load_model
+from torchtune_smt.models.joint import PooledModels
 
 Hypothesis = tuple[str, dict[str, float]]
 # A list for each sentence.
@@ -204,6 +210,9 @@ SHORT += ["decoder.hiero.k=10", "decoder.phrase.k=10", "decoder.phrase.pop_limit
 SHORT += ["decoder.hiero.pop_limit=10", "tuner.result=last", "data.test=null", "threads=1"]
 
 
+KINDS = {"hiero": "", "phrase": "-phrase"}
+
+
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("joint")
@@ -229,6 +238,31 @@ def test_a_run_has_features_of_both_and_translates_as_it_did(tuned: Path) -> Non
     assert {line.split(" ||| ")[1] for line in ranked} >= set(best)
     safe = run_command("translate", *given, "mbr=true", folder=tuned).check().out.splitlines()
     assert len(safe) == len(best) and safe != best
+
+
+def test_what_is_known_of_features_and_words_before_decoding(tuned: Path) -> None:
+    models = {n: load_model(tuned / "outputs/models" / f"example{e}") for n, e in KINDS.items()}
+    pooled = PooledModels(models["hiero"].grammar, models["hiero"].language_model, models=models)
+    joint = JointDecoder(
+        pooled,
+        partial(HieroDecoder, k=10),
+        partial(PhraseDecoder, k=10),
+        templates=[RuleId(), LexReordering()],
+    )
+    sources = [Source(0, ["ich", "habe", "xyz"]), Source(1, "das ist gut .".split())]
+    known = joint.feature_ids(sources)
+    lists = joint.decode(sources, FrozenWeights.of({"hiero_Glue": -1.0, "phrase_LM0_0": 1.0}))
+    assert known is not None and (np.diff(known) > 0).all()
+    sparse = np.unique(lists.rows.feature[lists.rows.feature >= len(joint.dense_names)])
+    assert sparse.size > 50 and np.isin(sparse, known).all()
+    names = joint.features.names(range(len(joint.features)))
+    assert all(map(joint.has_feature, names))
+    others = "rule_id:a~a other_rule_id:a~a hiero_lex_reordering:swap hiero_LM0_0 missing"
+    assert not any(map(joint.has_feature, others.split()))
+    assert [joint.uncovered(source) for source in sources] == [["xyz"], []]
+    assert lists[0].text(0).split()[-1] == "xyz"
+    options = {"hiero": {"max_words": 9}, "phrase": {"max_words": 7}}
+    assert JointDecoder.longest_source(options) == 7
 
 
 def test_a_run_is_resumed(tuned: Path) -> None:
@@ -291,3 +325,12 @@ def test_the_mean_of_weights_of_two_runs(tuned: Path) -> None:
         ]
     ]
     assert lines[0] == lines[1]
+    head = "# torchtune_smt weights, which belong to\n# grammar: g [0123456789abcdef]\n"
+    head += "# language model: l [0123456789abcdef]\n# features: f\n# text: de-en\n"
+    (tuned / "alien.txt").write_text(f"{head}{text}", "utf-8")
+    options = ["weights=run/weights.txt.gz", "mean_with=[alien.txt]", *given]
+    outcome = run_command("translate", *options, folder=tuned)
+    assert (
+        outcome.code == 1
+        and "alien.txt: belongs to the grammar g [0123456789abcdef]" in outcome.err
+    )

@@ -57,6 +57,17 @@ def test_best_hypotheses(folder: Path) -> None:
         assert (outcome.out, outcome.err) == ("c d\nfür uns\n", said)
 
 
+def test_the_mean_of_several_weights(folder: Path) -> None:
+    """A feature that is not named in a file has the weight 0 there."""
+    put(folder, {"other": ["LM0_0 2", "W_x 12"], "mean": ["LM0_0 1", "W_y 0.5", "W_x 3"]})
+    put(folder, {"third": ["LM0_0 1"], "fourth": ["W_x 0"]})
+    several = rerank(folder, "mean_with=[other,third,fourth]", "n_best=2").out
+    assert several == rerank(folder, "weights=mean", "n_best=2").out
+    assert several != rerank(folder, "n_best=2").out
+    rerank(folder, "mean_with=[none]", error="none: no such file")
+    rerank(folder, "mean_with=other", error="mean_with must be a list, as in .a,b., not 'other'")
+
+
 def test_sorted_lists(folder: Path) -> None:
     first, second, third, fourth = LIST.splitlines()
     expected = [
