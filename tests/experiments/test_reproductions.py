@@ -124,9 +124,10 @@ def better_rows(folder: Path) -> Iterator[tuple[list[str], Callable[[Any], bool]
         yield (
             [*overrides, "seed=3"],
             lambda cfg, key=key: (
-                ("hiero" in cfg.decoder, cfg.data.split_compounds is not None, cfg.tuner.epochs)
-                == ("joint" in key, key.endswith("_de"), 2)
-                and (not cfg.features.templates) == ("dense" in key)
+                ("hiero" in cfg.decoder, cfg.data.split_compounds is not None)
+                == ("joint" in key, key.endswith("_de"))
+                and cfg.tuner["iterations" if "mira" in key else "epochs"] == 2
+                and (not cfg.features.templates) == ("mira" in key)
                 and cfg.metric._target_.endswith(".NakovBleu")
             ),
         )
