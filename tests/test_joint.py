@@ -243,12 +243,12 @@ def test_a_run_has_features_of_both_and_translates_as_it_did(tuned: Path) -> Non
 def test_what_is_known_of_features_and_words_before_decoding(tuned: Path) -> None:
     models = {n: load_model(tuned / "outputs/models" / f"example{e}") for n, e in KINDS.items()}
     pooled = PooledModels(models["hiero"].grammar, models["hiero"].language_model, models=models)
-    joint = JointDecoder(
-        pooled,
-        partial(HieroDecoder, k=10),
-        partial(PhraseDecoder, k=10),
-        templates=[RuleId(), LexReordering()],
-    )
+    templates = [RuleId(), LexReordering()]
+    parts = partial(HieroDecoder, k=10), partial(PhraseDecoder, k=10)
+    joint = JointDecoder(pooled, *parts, templates=templates)
+    fewer = partial(PhraseDecoder, templates=["lex_reordering"])
+    few = JointDecoder(pooled, parts[0], fewer, templates=templates)
+    assert few.has_feature("hiero_rule_id:a~a") and not few.has_feature("phrase_rule_id:a~a")
     sources = [Source(0, ["ich", "habe", "xyz"]), Source(1, "das ist gut .".split())]
     known = joint.feature_ids(sources)
     lists = joint.decode(sources, FrozenWeights.of({"hiero_Glue": -1.0, "phrase_LM0_0": 1.0}))
@@ -291,6 +291,10 @@ def test_strategies_tune_it(strategy: str, tuned: Path) -> None:
     ("options", "message"),
     [
         ("decoder=joint model=hiero", "needs a model of each of its parts; take model=joint"),
+        (
+            "decoder=joint decoder.hiero.templates=[lex_reordering] features=green2013_joint",
+            "decoder.hiero: templates has lex_reordering, and is to choose of rule_id",
+        ),
         ("model=joint", "take model=hiero, or decoder=phrase"),
         ("decoder=joint decoder.hiero.pop_limit=0", "decoder.hiero: pop_limit must be"),
         ("decoder=joint decoder.hiero.poplimit=5", "poplimit"),

@@ -116,9 +116,10 @@ EFFECTS: list[tuple[Callable[[Case], bool], str]] = [
         source_language target_language} decoder.{_target_ k pop_limit max_span stack_size
         distortion_limit table_limit dev dev_scores test test_scores dense on_error features
         max_words unknown missing seconds keep_mb score sizes}
-        decoder.hiero.{_partial_ _target_ k pop_limit max_span max_words unique unknown seconds
-        keep_mb} decoder.phrase.{_partial_ _target_ k pop_limit stack_size distortion_limit
-        table_limit max_words unique unknown seconds keep_mb} tuner.{_target_ epochs
+        decoder.hiero.{_partial_ templates _target_ k pop_limit max_span max_words unique unknown
+        seconds keep_mb} decoder.phrase.{_partial_ templates _target_ k pop_limit stack_size
+        distortion_limit table_limit max_words unique unknown seconds keep_mb}
+        tuner.{_target_ epochs
         iterations patience result shuffle tune_on sentences checkpoint_minutes interpolation
         tolerance unique keep_lists sparse learning control zero_group batch_size towards}
         tuner.dev.{iterations patience interpolation tolerance} tuner.solver.{_target_ sigma

@@ -42,7 +42,8 @@ class JointDecoder(Decoder):
     translation", with weights that are tuned).
 
     model: of ``model=joint``.
-    hiero, phrase: return the parts, given their model, templates and threads.
+    hiero, phrase: return the parts, given their model, templates and threads. Where a partial
+        function has ``templates`` already, these are the names of those that the part takes.
     templates: sparse features; a part that does not order phrases takes none that look at that.
     """
 
@@ -62,7 +63,13 @@ class JointDecoder(Decoder):
         unoriented = [one for one in templates if not isinstance(one, OrientedTemplate)]
         for name, part, own in (("hiero", hiero, unoriented), ("phrase", phrase, templates)):
             with named_errors(f"decoder.{name}"):
-                parts[name] = part(model=models[name], templates=own, threads=threads)
+                takes = getattr(part, "keywords", {}).get("templates")
+                known = {one.name: one for one in own}
+                if wrong := [one for one in takes or () if one not in known]:
+                    there = ", ".join(known) or "there are none"
+                    raise ValueError(f"templates has {wrong[0]}, and is to choose of {there}")
+                chosen = [known[one] for one in (known if takes is None else takes)]
+                parts[name] = part(model=models[name], templates=chosen, threads=threads)
         self._join(parts)
 
     @classmethod

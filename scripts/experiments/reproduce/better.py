@@ -14,11 +14,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import forecast
 import tables
 from command_line import (
     CORPORA,
@@ -56,6 +58,7 @@ NOTES: Final = (
 SETS: Final = ("dev", "devtest", "test")
 SEEDS: Final = (1, 2, 3, 4, 5)
 CSV: Final = "table.csv"
+MEASURED: Final = REPOSITORY / "docs" / "results" / "better" / CSV
 MBR, MEAN = "_mbr", "_mean"
 # Hypotheses of a list that MBR compares.
 LONGEST: Final = 100
@@ -79,6 +82,11 @@ class Row(NamedTuple):
 
 
 SPLIT: Final = "data.split_compounds=de"
+# Each part has the sparse features that it has by itself.
+_OWN: Final = (
+    "decoder.hiero.templates=[rule_id,source_ngram,rule_shape]",
+    "decoder.phrase.templates=[rule_id,alignment,lex_reordering]",
+)
 _MIRA: Final = ("tuner=mira", "features=dense")
 _CLASSES: Final = "model.classes=50"
 _FORMS: Final = {
@@ -89,7 +97,7 @@ _KINDS: Final = {
     "phrase": Row("phrases", "+PT+AL+LO", _PHRASES),
     "hiero": Row("Hiero", "sparse", ()),
     "hiero_mira": Row("Hiero, k-best MIRA", "dense", _MIRA),
-    "joint": Row("both in one list", "+PT+AL+LO", (*_PHRASES, "decoder=joint")),
+    "joint": Row("both in one list", "those of both", (*_PHRASES, "decoder=joint", *_OWN)),
     "joint_mira": Row("both in one list, k-best MIRA", "dense", ("decoder=joint", *_MIRA)),
     # Of words and their classes, and of classes alone.
     "phrase_classes": Row(
@@ -235,19 +243,27 @@ def write_tables(given: argparse.Namespace, output: Path) -> None:
         for r in results:
             by_row.setdefault(r.row, []).append(r)
         groups = [Group("", some, by_row.get(BASELINE, ())) for some in by_row.values()]
-        missing = [
-            f"{key} {seed}"
-            for key in ROWS
-            for seed in SEEDS
-            if (key, seed) not in {(r.row, r.seed) for r in results}
-        ]
+        done = {(r.row, r.seed) for r in results}
+        missing = []
+        for key in ROWS:
+            if left := [str(seed) for seed in SEEDS if (key, seed) not in done]:
+                missing.append(f"{key} (seed {', '.join(left)})")
         lines += ["", *tables.over_seeds(groups, BASELINE)]
-        lines += [f"Missing, as they were not run (row and seed): {', '.join(missing) or 'none'}."]
+        lines += [f"Missing, as they were not run: {'; '.join(missing) or 'none'}."]
         lines += [""]
     if sections:
         with atomic_writer(output / "table.md") as file:
             file.write("\n".join(lines))
         tables.write_csv(output / CSV, sections)
+
+
+def forecasts(given: argparse.Namespace) -> Iterator[tuple[str, bool, float | None]]:
+    """Yield what `forecast.print_hours` takes."""
+    known = forecast.read_measured(MEASURED) if MEASURED.is_file() else {}
+    for name, key, seed in product(chosen_corpora(given), given.rows or ROWS, given.seeds):
+        rounds = tables.ITERATIONS if _MIRA[0] in ROWS[key].overrides else tables.EPOCHS
+        done = Result.load(place(name, key, seed, given)) is not None
+        yield f"{name}/{key}, seed {seed}", done, forecast.hours(known, name, key, 0, rounds)
 
 
 def as_command(given: argparse.Namespace) -> str:
@@ -277,6 +293,9 @@ def do_rows(given: argparse.Namespace) -> list[str]:
     publish = None if given.publish is None else given.publish.resolve()
     # Paths below the repository are given to runs as seen from there.
     os.chdir(REPOSITORY)
+    if given.forecast:
+        forecast.print_hours(forecasts(given), MEASURED.relative_to(REPOSITORY))
+        return []
     failed = []
     for name in chosen_corpora(given):
         for key in given.rows or list(ROWS):
