@@ -1,6 +1,7 @@
 """Accumulated k-best lists against dictionaries."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -56,18 +57,12 @@ def kbests_of(chosen):
 
 
 @given(sets, weights)
-def test_scores_and_best(chosen, w):
+def test_the_best_are_the_first_of_the_highest(chosen, w):
     flat = KBestLists.of(kbests_of(chosen))
-    scores = [
-        [sum(v * w[f] for f, v in sorted(features.items())) for _, features, _ in chosen[i]]
-        for i in sorted(chosen)
-    ]
-    assert flat.rows.dot(w).tolist() == [s for part in scores for s in part]
-    firsts = flat.begin[:-1].tolist()
-    expected = [b + part.index(max(part)) for b, part in zip(firsts, scores, strict=True)]
+    scores = flat.rows.dot(w).tolist()
+    expected = [b + scores[b:e].index(max(scores[b:e])) for b, e in pairwise(flat.begin.tolist())]
     assert flat.best(w).tolist() == expected
-    assert flat.index.tolist() == sorted(chosen)
-    assert flat.statistics is None
+    assert flat.index.tolist() == sorted(chosen) and flat.statistics is None
 
 
 @given(sets, st.lists(st.integers(-1, 2), min_size=D, max_size=D))
@@ -105,19 +100,8 @@ def test_pair_rows(sampler, chosen, seed):
     pairs = [sampler.sample(kbest, (7, seed, kbest.index)) for kbest in kbests]
     parts = zip(kbests, pairs, strict=True)
     expected = Rows.joined([kbest.rows.differences(some) for kbest, some in parts])
-    assert len(rows) == len(expected)
-    assert rows.begin.tolist() == expected.begin.tolist()
-    assert rows.feature.tolist() == expected.feature.tolist()
-    assert rows.value.tolist() == expected.value.tolist()
+    assert_equal(rows, expected)
     assert isinstance(rows, Rows) and rows.feature.dtype == np.int32
-
-
-def test_statistics_stay_with_their_hypotheses():
-    kbests = kbests_of({0: [([1], {0: 1.0}, 0.5)] * 2, 3: [([1], {}, 0.0)]})
-    flat = KBestLists.of(with_statistics(kbests, np.arange(30)))
-    assert flat.statistics.dtype == np.int32
-    assert flat[1].statistics.tolist() == [list(range(20, 30))]
-    assert flat.statistics.ravel().tolist() == list(range(30))
 
 
 def test_lists_without_gains():

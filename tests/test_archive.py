@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -226,15 +227,11 @@ def test_a_full_disk_keeps_the_old_file(
 ) -> None:
     whole = path.read_bytes()
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    if step == "write":
-        monkeypatch.setattr(Path, "open", lambda self, mode="r": full())
-    elif step == "fsync":
-        monkeypatch.setattr(os, "fsync", full)
-    else:
-        monkeypatch.setattr(Path, "replace", full)
+    owner, name = {"write": (Path, "open"), "fsync": (os, "fsync"), "replace": (Path, "replace")}[
+        step
+    ]
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    monkeypatch.setattr(owner, name, full)
     with pytest.raises(InputError, match="make room on the disk"):
         ARCHIVE.write(path, 1, example())
     monkeypatch.undo()

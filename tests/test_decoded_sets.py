@@ -48,11 +48,8 @@ def change(folder: Path, option: str, value: object) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["compare", "samples=5"],
         ["compare", "samples=5", "html=page.html"],
-        ["evaluate", "samples=5"],
         ["analyse", "overlap", "of=[test,weights]"],
-        ["analyse", "reordering"],
         ["analyse", "explain", "sentence=3"],
     ],
 )
@@ -66,7 +63,7 @@ def test_a_sentence_that_is_too_long_is_named(
     (tmp_path / "new.en").write_text("x\n" * len(source))
     files = [f"data.test=[{tmp_path / 'new.de'},{tmp_path / 'new.en'}]", "data.empty=skip"]
     command, *options = arguments
-    systems = [short, *[run.folder] * (options[0] in ("reordering", "explain"))]
+    systems = [short, *[run.folder] * (options[0] == "explain")]
     analysis = options[: command == "analyse"]
     given = [*analysis, *systems, "data=example", *files, *options[len(analysis) :]]
     said = f"{tmp_path / 'new.de'}:4: has 21 words, and at most 20 are decoded with {short}/weights"

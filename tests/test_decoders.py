@@ -387,7 +387,7 @@ def test_dropped_words_leave_the_rest_as_it_is(model: Model) -> None:
     assert all(not {"ist", "xx", "yy"} & {*text.split()} for text in texts)
     # Each of the words that are dropped counts as one that is passed through, without any words.
     ids, values = dropped.row(0)
-    row = dict(zip(drop.features.names(ids), values.tolist(), strict=True))
+    row = drop.features.named(ids, values)
     assert row["PassThrough"] == 4
     assert row["WordPenalty"] == pytest.approx(-3 * math.log10(math.e))
     assert "LanguageModel_OOV" not in row
@@ -411,8 +411,7 @@ def test_features_and_derivations_of_dropped_words(
         decoder = kind(model, templates=templates, unknown=unknown)
         (kbest,) = decoder.decode([source], WEIGHTS)
         assert kbest.text(0) == ("the dog ist xx a yy xx" if side else "the dog a")
-        feature, value = kbest.row(0)
-        row = dict(zip(decoder.features.names(feature), value.tolist(), strict=True))
+        row = decoder.features.named(*kbest.row(0))
         assert row[f"rule_id:xx~{side}"] == 2
         assert row.get("rule_shape:T~", 0) == (0 if side else 4)
         assert kind is HieroDecoder or row[f"alignment:xx~{side}"] == 2

@@ -247,13 +247,8 @@ def test_examples_in_the_text_are_the_files(repository: Path) -> None:
     examples = repository / "docs" / "examples"
     for path in examples.glob("*.py"):
         assert f"```python\n{path.read_text('utf-8').rstrip()}\n```" in text, path.name
-    for name in (
-        "features/rule_length",
-        "optimizer/clipped_sgd",
-        "tuner/mean_difference",
-        "decoder/dictionary",
-        "parallel/mean_of_those",
-    ):
+    shown = "features/rule_length optimizer/clipped_sgd tuner/mean_difference decoder/dictionary"
+    for name in f"{shown} parallel/mean_of_those".split():
         assert f"```yaml\n{(examples / 'conf' / f'{name}.yaml').read_text().rstrip()}\n```" in text
 
 
@@ -263,14 +258,3 @@ def test_every_choice_is_described(repository: Path) -> None:
     for path in (repository / "conf").glob("*/*.yaml"):
         shown = f"`{path.stem}`" in text or f"{path.parent.name}={path.stem}" in text
         assert shown, f"{path} is not described in {page}"
-
-
-def test_plot_of_a_run(tuned: Tuned, folder: Path) -> None:
-    assert tuned("default")
-    for output, magic in (("run.png", b"\x89PNG"), ("both.svg", b"<?xml")):
-        run_command("plot", "default", "metric", "--output", output, folder=folder).check()
-        assert (folder / output).read_bytes().startswith(magic)
-    weights = "default/weights.txt.gz"
-    outcome = run_command("plot", "default", weights, "--output", "no.png", folder=folder)
-    assert f"{weights}:1: is no line of a metrics file" in outcome.err
-    assert not (folder / "no.png").exists()

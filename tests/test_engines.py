@@ -78,7 +78,7 @@ def test_a_worker_is_given_what_it_had_before(engine: LocalEngine) -> None:
         ("kill once", "a worker died (exit code -9); another takes"),
         # The process that it leaves holds the other end of its pipe.
         ("fork and die once", "a worker died (exit code -9)"),
-        ("hang once", "a worker took more than 3 s (engine.deadline)"),
+        ("hang once", "a worker took more than 2 s (engine.deadline)"),
     ],
 )
 def test_a_worker_that_is_lost_is_replaced(
@@ -89,7 +89,7 @@ def test_a_worker_that_is_lost_is_replaced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if what == "hang once":
-        engine = LocalEngine(workers=1, deadline=3)
+        engine = LocalEngine(workers=1, deadline=2)
         engine.serve(OpenToy(folder))
     tasks = [(n, what if n in (1, 3) else "") for n in range(5)]
     assert [value for value, _ in engine.map(5, tasks)] == [5 * n for n in range(5)]
@@ -113,7 +113,7 @@ def test_a_worker_that_stops_within_a_message_is_replaced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Of a long message a pipe takes a part, and the rest when somebody reads."""
-    engine = LocalEngine(workers=1, deadline=3)
+    engine = LocalEngine(workers=1, deadline=2)
     engine.serve(OpenToy(folder))
     ((_, pid),) = engine.map(5, [(1, "")])
     receive = local._Process.receive
@@ -130,7 +130,7 @@ def test_a_worker_that_stops_within_a_message_is_replaced(
     else:
         os.kill(pid, signal.SIGSTOP)
     assert [value for value, *_ in engine.map(5, [task])] == [0]
-    assert "a worker took more than 3 s (engine.deadline)" in capsys.readouterr().err
+    assert "a worker took more than 2 s (engine.deadline)" in capsys.readouterr().err
     engine.close()
 
 
@@ -154,9 +154,9 @@ def test_errors_come_here(engine: LocalEngine, folder: Path) -> None:
     ):
         with pytest.raises(kind, match=said):
             list(engine.map(1, [(0, what)]))
-    hanging = LocalEngine(workers=1, deadline=2, attempts=2)
+    hanging = LocalEngine(workers=1, deadline=1, attempts=2)
     hanging.serve(OpenToy(folder, seconds=1000))
-    with pytest.raises(InputError, match=r"2 workers were lost .* took more than 2 s \(engine.de"):
+    with pytest.raises(InputError, match=r"2 workers were lost .* took more than 1 s \(engine.de"):
         list(hanging.map(5, PLAIN))
     hanging.close()
 

@@ -69,20 +69,12 @@ CURE = "remove the model's folder and build it again"
 def test_damaged_grammars(grammar, tmp_path):
     path = tmp_path / "grammar"
     digest = save_grammar(path, grammar)
-    whole = path.read_bytes()
     other = extract_grammar(SOURCES[:1], TARGETS[:1], LINKS[:1])
     assert save_grammar(path, other) != digest
     with pytest.raises(InputError, match=f"is the grammar of another model; {CURE}"):
         load_grammar(path, expected=digest)
-    for place in range(0, len(whole), 97):
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << place % 8
-        path.write_bytes(damaged)
-        try:
-            assert_same(load_grammar(path), grammar)
-        except InputError as error:
-            assert "grammar: is damaged" in str(error) and CURE in str(error)
-    path.write_bytes(whole[:-5])
+    # Every other damage is in test_archive.py.
+    path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(InputError, match=f"is damaged.*; {CURE}"):
         load_grammar(path)
 

@@ -202,9 +202,8 @@ def entries(table) -> dict[tuple[str, str], list[float]]:
     }
 
 
-@pytest.mark.parametrize("name", ["table", "table.gz"])
-def test_a_phrase_table(tmp_path, name):
-    table = read_phrase_table(written(tmp_path / name, PHRASES))
+def test_a_phrase_table(tmp_path):
+    table = read_phrase_table(written(tmp_path / "table.gz", PHRASES))
     found = entries(table)
     assert list(found) == [("ein", "a"), ("ein", "one"), ("nun", ""), ("ein haus", "a house")]
     assert table.dense_names == [f"TranslationModel0_{i}" for i in range(4)]
@@ -213,7 +212,7 @@ def test_a_phrase_table(tmp_path, name):
     assert [table.links(r) for r in range(4)] == [[(0, 0)], [(0, 0)], [], [(0, 0), (1, 1)]]
     # Of another width, with counts.
     lines = [line.replace(" ||| 0-0", " 2.718 ||| 0-0") for line in PHRASES.splitlines()[:3]]
-    path = written(tmp_path / name, "\n".join(lines))
+    path = written(tmp_path / "table.gz", "\n".join(lines))
     table = read_phrase_table(path, name="T", rule_counts=True)
     assert table.dense_names == ["T_0", "T_1", "T_2", "T_3", "T_4", "LogRuleCount", "UniqueRule"]
     assert entries(table)["ein", "a"][4:] == pytest.approx([math.log(2.718), math.log(7), 0.0])

@@ -180,8 +180,9 @@ LEARNERS = {
 }
 
 
-@pytest.mark.parametrize("prepared", [False, True])
-@pytest.mark.parametrize("name", list(LEARNERS))
+@pytest.mark.parametrize(
+    ("name", "prepared"), [*((name, False) for name in LEARNERS), ("batch", True)]
+)
 def test_each_learner_has_an_overlap(name, prepared):
     learner, said = LEARNERS[name]
     if prepared:

@@ -41,7 +41,7 @@ def tune(place: Path, name: str, *options: str) -> str:
 
 
 BATCH = ["tuner.learning=batch", "regularizer.fraction=0.1", "tuner.iterations=1"]
-BATCH.append("tuner.sentences=150")
+BATCH.append("tuner.sentences=80")
 
 
 @pytest.fixture(scope="module")

@@ -301,9 +301,7 @@ def test_sets_agree(tmp_path: Path) -> None:
             ["W_x", "LM0_0"],
             ["LM0_0", "PL_1", "W_x"],
         ),
-        ({"features": "dense"}, ["LM0_0", "TM0_0", "TM0_1"], ["LM0_0", "TM0_0", "TM0_1"]),
         ({"features": "W"}, [], ["W_x", "W_y"]),
-        ({"features": ["LM0", "W_y"]}, ["LM0_0"], ["LM0_0", "W_y"]),
     ],
 )
 def test_what_is_kept(options: dict, dense: list[str], names: list[str], tmp_path: Path) -> None:

@@ -87,10 +87,8 @@ def test_runs_behind_links_are_found_once(two: Path) -> None:
     # Into itself.
     (links / "loop").symlink_to(links)
     found = find_systems(str(links), group_seeds=True)
-    assert [output.path for outputs in found.values() for output in outputs] == [
-        links / "a",
-        links / "b",
-    ]
+    paths = [output.path for outputs in found.values() for output in outputs]
+    assert paths == [links / "a", links / "b"]
 
 
 def test_a_sweep_says_how_to_compare_its_runs(place: Path) -> None:
@@ -187,11 +185,8 @@ def tuned(tmp_path: Path) -> Path:
     put(tmp_path / "run", {"lists/iteration-0001/list": LISTS, "lists/list": LISTS})
     shutil.copy(tmp_path / "run" / "weights.txt.gz", tmp_path / "run" / "start.gz")
     (tmp_path / "link.gz").symlink_to("run/weights.txt.gz")
-    sparse = {
-        "moses.ini": "[weight]\nLM0= 1\n[weight-file]\nsparse\n",
-        "moses.sparse.txt": "TM 1\n",
-    }
-    put(tmp_path / "run", sparse)
+    ini = "[weight]\nLM0= 1\n[weight-file]\nsparse\n"
+    put(tmp_path / "run", {"moses.ini": ini, "moses.sparse.txt": "TM 1\n"})
     of_sparse = f"[weight-file]\n{tmp_path}/run/moses.sparse.txt\n"
     put(tmp_path, {"start.ini": f"[weight]\nLM= 1\n{of_sparse}"})
     return tmp_path

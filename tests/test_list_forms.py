@@ -570,11 +570,6 @@ def test_lists_with_references_need_no_corpus(tmp_path: Path) -> None:
         KBestFiles(dev=path, report=lambda _: None).sentences("dev", lambda: None)
 
 
-def record(id: object = "u", text: str = "a", **features: float) -> str:
-    """Return a line of JSON with one hypothesis."""
-    return json.dumps({"id": id, "hypotheses": [{"text": text, "features": features or {"f": 1}}]})
-
-
 def test_ranks_of_kaldi(tmp_path: Path) -> None:
     order = (10, 2, 1)
     for name, value in (("words_text", "w{}"), ("lm_cost", "{}"), ("ac_cost", "{}")):

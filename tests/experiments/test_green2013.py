@@ -47,21 +47,12 @@ def test_callhome_keeps_a_test_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     found: dict[str, Corpus] = {}
     green2013_rows.write_callhome(options(tmp_path))
     n = len(read_set(dataset_of("example"), "train").source)
-    assert [found[one].lines[0] for one in ("train", "dev_callhome", "devtest")] == [
-        1,
-        n - 54,
-        n - 29,
-    ]
-    assert [found[one].lines[-1] for one in ("train", "dev_callhome", "devtest")] == [
-        n - 60,
-        n - 35,
-        n,
-    ]
+    ends = [(c.lines[0], c.lines[-1]) for c in map(found.get, ("train", "dev_callhome", "devtest"))]
+    assert ends == [(1, n - 60), (n - 54, n - 35), (n - 29, n)]
     assert (len(found["dev"].source), len(found["test"].source)) == (10, 100)
     # What is tuned on CALLHOME stops by CALLHOME, and is compared with what Fisher's dev tunes.
     rows = green2013_rows.runs_of("callhome", list(ROWS), ["dev", "train5k"], options(tmp_path))
-    overrides = [
-        green2013_rows.row_overrides("callhome", *row, [], options(tmp_path)) for row in rows
-    ]
+    given = options(tmp_path)
+    overrides = [green2013_rows.row_overrides("callhome", *row, [], given) for row in rows]
     assert ["data.dev=dev_callhome" in of for of in overrides] == [False] * 9 + [True] * 2
     assert green2013_results.baseline_of(rows[-1][0]) == "dev/mira_dense"

@@ -30,13 +30,8 @@ def test_a_run_is_done_once(run: Run) -> None:
     assert complete(run, start=train)
     assert complete(run, start=train)
     (command,) = train.commands
-    assert command == [
-        sys.executable,
-        "train.py",
-        "data=example",
-        "tuner=pro",
-        f"hydra.run.dir={run.folder}",
-    ]
+    given = ["data=example", "tuner=pro", f"hydra.run.dir={run.folder}"]
+    assert command == [sys.executable, "train.py", *given]
     assert len(record(run)) == 1
     assert read_log(run.folder) == (2, 1, 31.0, 2)
 
@@ -137,15 +132,9 @@ def test_sweep(run: Run) -> None:
     points = sweep("regularizer.strength", values, run, start=train)
     assert [p.folder.name for p in points] == ["0.0001", "3e-08", "1.0"]
     (command,) = train.commands
-    assert command[1:] == [
-        "train.py",
-        "-m",
-        "data=example",
-        "tuner=pro",
-        "regularizer.strength=0.0001,3e-08,1.0",
-        f"hydra.sweep.dir={run.folder}",
-        "hydra.sweep.subdir=${regularizer.strength}",
-    ]
+    given = ["data=example", "tuner=pro", "regularizer.strength=0.0001,3e-08,1.0"]
+    given += [f"hydra.sweep.dir={run.folder}", "hydra.sweep.subdir=${regularizer.strength}"]
+    assert command[1:] == ["train.py", "-m", *given]
     assert points[0].overrides == (*run.overrides, "regularizer.strength=0.0001")
     assert [len(record(p)) for p in points] == [1, 1, 1]
 
