@@ -83,15 +83,6 @@ def test_projection_leaves_out_what_cancels():
     assert rows.projected(np.zeros(3, np.int64), 1).value.size == 0
 
 
-@given(sets)
-def test_lists_come_out_as_they_went_in(chosen):
-    kbests = kbests_of(chosen)
-    for kbest, again in zip(kbests, KBestLists.of(kbests), strict=True):
-        assert again.index == kbest.index and np.array_equal(again.gain, kbest.gain)
-        assert_equal(again.rows, kbest.rows)
-        assert all(map(np.array_equal, again.strings(), kbest.strings()))
-
-
 @given(sets, st.integers(0, 3))
 @pytest.mark.parametrize("sampler", [AllPairs(), ProSampler(candidates=20, pairs=3, threshold=0.1)])
 def test_pair_rows(sampler, chosen, seed):

@@ -291,7 +291,6 @@ def test_a_pipe_may_be_written_to_twice(tmp_path: Path) -> None:
         ("reduction: sum\n", "loss names no class: the file that is chosen with loss=NAME needs"),
         ("", "loss names no class"),
         ("- a\n", "loss names no class"),
-        ("a: 1\nx: [1\n", "mine.yaml:3: is no YAML: expected ',' or ']'"),
     ],
 )
 def test_configuration_files_of_ones_own(tmp_path: Path, text: str, part: str) -> None:

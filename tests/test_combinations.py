@@ -186,10 +186,10 @@ def test_together(
     for number, loss in enumerate(LOSSES, start=first):
         choose("loss", loss)
         serial: list[dict[str, float]] = []
-        # Each strategy meets each pair of the others, and some of the triples.
+        # Each strategy meets each optimizer and regularizer with a loss, in turn.
         for parallel, (options, epochs) in ALONE.items():
             case = f"{optimizer} {regularizer} {loss} {parallel}"
-            if parallel != "serial" and number % 3:
+            if parallel != "serial" and number % len(LOSSES):
                 continue
             choose("parallel", parallel, **options)
             expected = refusal(optimizer, loss, parallel)
@@ -213,7 +213,7 @@ def test_apart(optimizer: str, cfg: DictConfig, choose: Choose, tmp_path: Path) 
     """Two shards, and stale gradients: they learn, and not what one after the other does."""
     choose("optimizer", optimizer)
     choose("loss", "logistic")
-    for regularizer in TAKEN[optimizer]:
+    for regularizer in TAKEN[optimizer][-2:]:
         choose("regularizer", regularizer)
         choose("parallel", "serial")
         serial = Toy(cfg, tmp_path).epoch(1)

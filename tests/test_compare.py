@@ -235,20 +235,6 @@ def test_a_folder_that_cannot_be_read_is_no_folder_without_runs(
     compare(sweep.parent, sweep, FEW).refused(said)
 
 
-@pytest.mark.parametrize("bars", [" ||| ", "\t|||\t", "  |||  "])
-def test_lists_score_as_their_best_hypotheses_do(tmp_path: Path, bars: str) -> None:
-    put(tmp_path, {"ref": "a b c d e\nf\ng h i j k\n", "best": "a b c d x\n\ng h i j k\n"})
-    lists = [("0", "a b c d x"), ("0", ""), ("1", ""), ("2", "g h i j k")]
-    put(tmp_path, {"lists": [bars.join((number, text, "F=1", "0")) for number, text in lists]})
-    options = ["references=ref", "table=csv", "metrics=[bleu]", FEW]
-    (best,), (found,) = (
-        compare(tmp_path, path, *options, command="evaluate").rows() for path in ("best", "lists")
-    )
-    assert float(best["score"]) > 50
-    # Lists have an oracle besides.
-    assert best | {"system": "", "oracle": ""} == found | {"system": "", "oracle": ""}
-
-
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

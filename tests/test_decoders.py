@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -357,22 +357,6 @@ def test_which_words_are_covered(model: Model) -> None:
     assert decoder.uncovered(Source(0, "ist der hund da".split())) == []
     assert decoder.uncovered(Source(0, ["der"])) == ["der"]
     assert decoder.uncovered(Source(0, [])) == []
-
-
-@pytest.mark.parametrize("unknown", ["keep", "drop"])
-def test_rules_are_not_looked_for_again_after_decoding(
-    model: Model, unknown: Literal["keep", "drop"], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sentences = [SENTENCE, "ist der hund da", "", SENTENCE]
-    sources = [Source(i, sentence.split()) for i, sentence in enumerate(sentences)]
-    expected = [HieroDecoder(model).uncovered(source) for source in sources]
-    decoder = HieroDecoder(model, unknown=unknown)
-    decoder.decode(sources, WEIGHTS)
-    with monkeypatch.context() as patch:
-        patch.setattr(decoder.grammar, "sentence_grammar", None)
-        assert [decoder.uncovered(source) for source in sources] == expected
-    # An equal sentence is another one: it may be of the training bitext.
-    assert decoder.uncovered(Source(0, SENTENCE.split())) == expected[0]
 
 
 def test_dropped_words_leave_the_rest_as_it_is(model: Model) -> None:

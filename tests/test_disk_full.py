@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -13,45 +12,6 @@ from pathlib import Path
 import full_disk
 import pytest
 from commands import MODEL, SMALL, Run, run_command, train
-
-from torchtune_smt.runs.folder import CHECKPOINT
-
-
-def test_the_last_checkpoint_is_kept(
-    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ["features=rule_id", "tuner.checkpoint_minutes=0", "threads=2"]
-    written: list[bytes] = []
-    replace = Path.replace
-
-    def full(self: Path, target: Path) -> Path:
-        if target.name == CHECKPOINT:
-            if len(written) == 2:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            written.append(self.read_bytes())
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", full)
-    given = [*MODEL, *SMALL, *options, "hydra.run.dir=disk_full"]
-    stopped = run_command("train", *given, folder=place)
-    monkeypatch.undo()
-    folder = place / "disk_full"
-    path = folder / CHECKPOINT
-    assert stopped.code == 1
-    # Behind the progress that was shown.
-    assert stopped.err.splitlines()[-1].startswith(
-        f"error: {path}: cannot be written (No space left on device); make room on the disk, and "
-        "go on with resume=disk_full"
-    )
-    assert "Traceback" not in stopped.err and stopped.err.count("error:") == 1
-    assert path.read_bytes() == written[-1] != written[0]
-    assert not [file for file in folder.rglob("*") if file.suffix == ".part"]
-    resumed = run_command("train", f"resume={folder}", folder=place).check()
-    assert "resuming in epoch" in resumed.out
-    whole = train(place, "room_enough", *options)
-    weights = folder / "weights.txt.gz"
-    assert weights.read_bytes() == (whole.folder / "weights.txt.gz").read_bytes()
-
 
 # A disk of its own, which nobody but the processes in it sees.
 OF_ITS_OWN = ["unshare", "--map-root-user", "--mount"]

@@ -113,21 +113,6 @@ def test_a_missing_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_a_closed_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    """As with `| head`: what is left in the buffer cannot be written any more."""
-
-    class Command:
-        @staticmethod
-        def main() -> int:
-            raise BrokenPipeError
-
-    monkeypatch.setattr("torchtune_smt.cli.discard_output", lambda: None)
-    monkeypatch.setattr("torchtune_smt.cli.importlib.import_module", lambda name: Command)
-    assert main(["train"]) == 1
-    message = "torchtune-smt train: nobody reads the output any more (broken pipe)\n"
-    assert capsys.readouterr().err == message
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from pathlib import Path
@@ -453,20 +452,6 @@ def test_damage_is_refused_or_read_as_something(
     assert stored.lists.index.max() < stored.n_sentences
     lost = stored.n_entries - stored.lists.n_hypotheses
     assert lost == sum(n for what, n in stored.skipped.items() if "sentences" not in what)
-
-
-@pytest.mark.parametrize("form", [form for form, (files, _) in EXAMPLES.items() if "list" in files])
-def test_what_is_no_text(form: str, tmp_path: Path) -> None:
-    """A file that is cut off within gzip, mixed line ends, and what is not UTF-8."""
-    data = EXAMPLES[form][0]["list"].encode() * 400
-    for name, damaged, word in (
-        ("list.gz", gzip.compress(data)[:-9], "gzip"),
-        ("list", data.replace(b"\n", b"\ra\n", 2), "line end"),
-        ("list", b"\xff" + data, "UTF-8"),
-    ):
-        (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(InputError, match=word):
-            read_lists(tmp_path / name, form if form in FORM_NAMES else None, sizes=2)
 
 
 def test_a_missing_feature_is_filled_and_the_score_is_one(tmp_path: Path) -> None:
