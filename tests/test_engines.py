@@ -143,6 +143,13 @@ def test_a_task_that_kills_all_its_workers(engine: LocalEngine) -> None:
     assert [value for value, _ in engine.map(1, PLAIN)] == list(range(9))
 
 
+def test_losses_before_workers_are_open_count_one_after_the_other(tmp_path: Path) -> None:
+    engine = LocalEngine(workers=1, attempts=2)
+    engine.serve(OpenToy(tmp_path, dying=(0, 2)))
+    assert [value for value, _ in engine.map(5, [(1, "kill once"), (2, "")])] == [5, 10]
+    engine.close()
+
+
 def test_errors_come_here(engine: LocalEngine, folder: Path) -> None:
     for what, kind, said in (
         ("bad", InputError, "^file:3: is bad; make it good$"),

@@ -16,14 +16,23 @@ from torchtune_smt.core.errors import InputError
 
 @dataclass(frozen=True)
 class OpenToy:
-    """Opens a worker, in some seconds, that multiplies, and does what a task says before."""
+    """Opens a worker, in some seconds, that multiplies, and does what a task says before.
+
+    dying: numbers of the openings that the worker does not survive.
+    """
 
     folder: Path
     ballast: bytes = b""
     seconds: float = 0
+    dying: tuple[int, ...] = ()
 
     def __call__(self) -> Callable[[Any, Any], Any]:
         time.sleep(self.seconds)
+        number = len(list(self.folder.glob("opening*")))
+        if self.dying:
+            (self.folder / f"opening{number}").touch()
+        if number in self.dying:
+            os.kill(os.getpid(), signal.SIGKILL)
 
         def once(name: str) -> bool:
             """Whether nobody has done this yet."""
