@@ -54,7 +54,7 @@ def follow(build, twin_step, shape, seed, *, lazy, maximize):
     start = draw.choice([-1.0, 0.0, 0.05, 0.7], shape)
     parameter = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = build([parameter], start, lazy=lazy, maximize=maximize)
-    for step, (dense, gradient) in enumerate(gradients(draw, shape, 25)):
+    for step, (dense, gradient) in enumerate(gradients(draw, shape, 17)):
         parameter.grad = -gradient if maximize else gradient
         optimizer.step()
         expected = twin_step(dense)
