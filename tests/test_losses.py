@@ -12,7 +12,7 @@ from small_lists import listed
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.scoring import score_rows
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import (
     ExpectedGain,
     Hinge,
@@ -30,7 +30,7 @@ from torchtune_smt.tuners.learner import Learner
 # Slow, obvious definitions.
 PAIRWISE = {
     Hinge: (lambda z: max(0.0, 1 - z), lambda z: -1.0 if z < 1 else 0.0),
-    Logistic: (lambda z: math.log1p(math.exp(-z)), lambda z: -1 / (1 + math.exp(z))),
+    Logistic: (lambda z: np.logaddexp(0, -z), lambda z: -np.exp(-np.logaddexp(0, z))),
     Perceptron: (lambda z: max(0.0, -z), lambda z: -1.0 if z <= 0 else 0.0),
 }
 LISTWISE = [
@@ -44,7 +44,7 @@ LISTWISE = [
 ]
 
 
-def reference(loss, s: list[float], g: list[float]) -> float:
+def reference(loss, s, g):
     """A listwise loss from its formula, one hypothesis at a time."""
     n = range(len(s))
     if isinstance(loss, Softmax):
@@ -65,19 +65,18 @@ def reference(loss, s: list[float], g: list[float]) -> float:
 
 
 @pytest.mark.parametrize("kind", PAIRWISE)
-@given(z=st.lists(st.floats(-30, 30) | st.sampled_from([0.0, 1.0, -1.0]), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.floats(-30, 30) | st.sampled_from([0.0, 1.0, -1.0, 700.0, -1e4]), min_size=1, max_size=9
+    )
+)
 def test_pairwise_losses_and_their_slopes(kind, z):
     value, slope = PAIRWISE[kind]
     margins = torch.tensor(z, dtype=torch.float64, requires_grad=True)
     losses = kind()(margins)
-    assert losses.tolist() == pytest.approx([value(x) for x in z], abs=1e-12)
+    assert losses.tolist() == pytest.approx([value(x) for x in z], rel=1e-13, abs=1e-300)
     losses.sum().backward()
-    assert margins.grad.tolist() == pytest.approx([slope(x) for x in z], abs=1e-12)
-
-
-@pytest.mark.parametrize("kind", PAIRWISE)
-def test_large_margins_do_not_overflow(kind):
-    assert kind()(torch.tensor([-1e4, 1e4], dtype=torch.float64)).isfinite().all()
+    assert margins.grad.tolist() == pytest.approx([slope(x) for x in z], rel=1e-13, abs=1e-300)
 
 
 @pytest.mark.parametrize("loss", LISTWISE, ids=repr)
@@ -119,7 +118,7 @@ def test_reductions():
     )
 
 
-def kbest(rows: list[dict[int, float]], gains: list[float], index: int = 0) -> KBest:
+def kbest(rows, gains, index=0):
     return listed(index, rows, gains)
 
 
@@ -153,7 +152,7 @@ def dense_gradient(weights, loss, lists):
     return result, found.loss
 
 
-def fresh() -> Weights:
+def fresh():
     weights = Weights(["a", "b"])
     weights.set(["x", "y"], [0.1, -0.2])
     return weights

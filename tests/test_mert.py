@@ -339,6 +339,6 @@ def test_at_least_as_good_as_moses(shared):
         [folder / f"run{i}.scores.dat.gz" for i in range(1, 5)],
     )
     start = np.array((folder / "run4.init.opt").read_text().splitlines()[0].split(), float)
-    found = Mert().solve(stored.lists, start, [0])
+    found = Mert(restarts=4).solve(stored.lists, start, [0])
     assert found.report["start_bleu"] == pytest.approx(0.40466, abs=1e-5)
     assert found.report["bleu"] >= 0.41055

@@ -1,19 +1,18 @@
 """Minimum Bayes risk against its definition, pair by pair."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import sacrebleu
-from commands import Run, run_command
+from commands import run_command
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.metrics import ExternalScores, PhrasalBleu, SacreBleu
 from torchtune_smt.metrics.lists import minimum_risk
 
@@ -30,20 +29,20 @@ class Overlap:
         self.words = words
         return self
 
-    def gains(self, kbest: KBest):
+    def gains(self, kbest):
         reference = self.references[kbest.index]
         found = [{*self.words.names(kbest.hypothesis(h))} for h in range(len(kbest))]
         return np.array([len(reference & words) / len(reference) for words in found])
 
 
-def lists_of(*lists: list[tuple[str, float]]) -> KBestLists:
+def lists_of(*lists):
     return KBestLists.of_strings(
         [[text for text, _ in one] for one in lists],
         scores=[[score for _, score in one] for one in lists],
     )
 
 
-def expected_gains(one: list[tuple[str, float]], scale: float, gain) -> list[float]:
+def expected_gains(one, scale, gain):
     """By the definition: the sum over all pairs of hypotheses, as strings."""
     shares = [math.exp(scale * score) for _, score in one]
     return [
@@ -53,17 +52,17 @@ def expected_gains(one: list[tuple[str, float]], scale: float, gain) -> list[flo
     ]
 
 
-def sentence_bleu(text: str, reference: str) -> float:
+def sentence_bleu(text, reference):
     score = sacrebleu.sentence_bleu(text, [reference], tokenize="none", smooth_method="exp")
     return float(score.score) / 100
 
 
-def overlap(text: str, reference: str) -> float:
+def overlap(text, reference):
     return len({*text.split()} & {*reference.split()}) / len({*reference.split()})
 
 
 @given(st.lists(scored, min_size=1, max_size=3), st.floats(0, 2))
-def test_expected_gains_are_those_of_all_pairs(cases, scale) -> None:
+def test_expected_gains_are_those_of_all_pairs(cases, scale):
     for metric, gain in ((SacreBleu(), sentence_bleu), (Overlap(), overlap)):
         found = minimum_risk(lists_of(*cases), metric, scale)
         assert found.index.tolist() == list(range(len(cases)))
@@ -78,7 +77,7 @@ def test_expected_gains_are_those_of_all_pairs(cases, scale) -> None:
             ]
 
 
-def test_the_one_that_agrees_with_the_others_is_chosen() -> None:
+def test_the_one_that_agrees_with_the_others_is_chosen():
     """And the most probable one where the posterior is sharp."""
     case = [("x y z w", 1.0), ("a b c d", 0.8), ("a b c e", 0.7), ("a b c", 0.6)]
     lists = lists_of(case)
@@ -87,7 +86,7 @@ def test_the_one_that_agrees_with_the_others_is_chosen() -> None:
     assert minimum_risk(lists, PhrasalBleu(), 0.0, 2).n_hypotheses == 2
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path):
     lists = lists_of([("a", 1.0)])
     (tmp_path / "scores").write_text("0 ||| a ||| 1\n")
     with pytest.raises(InputError, match="minimum risk takes each hypothesis for one"):
@@ -99,17 +98,17 @@ def test_what_is_refused(tmp_path: Path) -> None:
         minimum_risk(KBestLists.of_strings([["a"]]), SacreBleu())
 
 
-def test_translate(run: Run, tmp_path: Path) -> None:
+def test_translate(run, tmp_path):
     source = example_folder() / "test.de"
     common = [f"weights={run.weights}", f"input={source}"]
 
-    def translated(*options: str) -> list[str]:
+    def translated(*options):
         output = tmp_path / "out"
         arguments = [*common, f"output={output}", *options]
         run_command("translate", *arguments, folder=run.place).check()
         return read_lines(output)
 
-    lists: dict[int, list[tuple[str, float]]] = {}
+    lists = {}
     for line in translated("n_best=20"):
         index, words, _, score = line.split(" ||| ")
         lists.setdefault(int(index), []).append((words, float(score)))
@@ -118,12 +117,11 @@ def test_translate(run: Run, tmp_path: Path) -> None:
     for text, one in zip(best, lists.values(), strict=True):
         gains = expected_gains(one, 2, sentence_bleu)
         assert max(gains) == pytest.approx(gains[[words for words, _ in one].index(text)], abs=1e-6)
-    for option in ("mbr_scale=2", "metric=nakov", "metric.grounding=true"):
-        outcome = run_command("translate", *common, option, folder=run.place)
-        assert outcome.err == f"error: {option} would change nothing without mbr=true\n"
+    outcome = run_command("translate", *common, "mbr_scale=2", folder=run.place)
+    assert outcome.err == "error: mbr_scale=2 would change nothing without mbr=true\n"
 
 
-def test_rerank(tmp_path: Path) -> None:
+def test_rerank(tmp_path):
     (tmp_path / "weights").write_text("f 2\n")
     texts = ["x y z w", "a b c d", "a b c e", "a b c"]
     lines = [f"0 ||| {text} ||| f={1 - i / 10} ||| 0\n" for i, text in enumerate(texts)]

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU as Sacrebleu
 from scipy.optimize import LinearConstraint, minimize
+from test_metrics import statistics
 
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
@@ -35,16 +36,6 @@ def flat(lists, dimension):
         ),
         statistics=np.array([counts for _, counts in hypotheses], np.int32).reshape(-1, 10),
     )
-
-
-@st.composite
-def statistics(draw):
-    c = draw(st.integers(1, 8))
-    lengths = [max(c - n, 0) for n in range(4)]
-    matches = [draw(st.integers(0, lengths[0]))]
-    for length in lengths[1:]:
-        matches.append(draw(st.integers(0, min(matches[-1], length))))
-    return [*matches, *lengths, c, draw(st.integers(1, 9))]
 
 
 @st.composite

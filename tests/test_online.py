@@ -1,9 +1,6 @@
 """The online tuner, on a decoder that re-ranks fixed lists, against a loop over plain dicts."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,11 +8,10 @@ import pytest
 from small_lists import listed
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest.lists import KBest, KBestLists, Source
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import AdaGrad
@@ -33,7 +29,7 @@ Hypothesis = tuple[str, dict[str, float], float]
 """Words, features, gain."""
 
 
-def random_lists(seed: int, sentences: int = 7, size: int = 12) -> list[list[Hypothesis]]:
+def random_lists(seed, sentences=7, size=12):
     rng = np.random.default_rng(seed)
     lists = []
     for i in range(sentences):
@@ -57,9 +53,7 @@ class ListDecoder(Decoder):
     batches: list[list[int]] = field(default_factory=list)
     weights_read: list[dict[str, float]] = field(default_factory=list)
 
-    def decode(
-        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
-    ) -> KBestLists:
+    def decode(self, sources, snapshot, *, k=None):
         self.batches.append([source.index for source in sources])
         names = sorted({n for s in sources for _, row, _ in self.lists[s.index] for n in row})
         values = snapshot.read(self.features, self.features.intern(names)).tolist()
@@ -68,7 +62,7 @@ class ListDecoder(Decoder):
             [self._kbest(source.index, self.weights_read[-1], k) for source in sources]
         )
 
-    def _kbest(self, index: int, weight: dict[str, float], k: int | None) -> KBest:
+    def _kbest(self, index, weight, k):
         ranked = rank(self.lists[index], weight)[:k]
         return listed(
             index,
@@ -86,36 +80,36 @@ class GivenGains:
 
     decoder: ListDecoder
 
-    def gains(self, kbest: KBest) -> np.ndarray:
+    def gains(self, kbest):
         gain = {words: gain for words, _, gain in self.decoder.lists[kbest.index]}
         names = self.decoder.words.names
         return np.array([gain[" ".join(names(kbest.hypothesis(h)))] for h in range(len(kbest))])
 
 
-def dot(row: dict[str, float], weight: dict[str, float]) -> float:
+def dot(row, weight):
     return sum(value * weight.get(name, 0.0) for name, value in row.items())
 
 
-def rank(hypotheses: list[Hypothesis], weight: dict[str, float]) -> list[Hypothesis]:
+def rank(hypotheses, weight):
     return sorted(hypotheses, key=lambda hypothesis: -dot(hypothesis[1], weight))
 
 
-def sentences_of(lists: list[list[Hypothesis]]) -> Sentences:
+def sentences_of(lists):
     best = [max(hypotheses, key=lambda hypothesis: hypothesis[2])[0] for hypotheses in lists]
     return Sentences.of([["f"]] * len(lists), [[words.split()] for words in best])
 
 
 def make_tuner(
-    lists: list[list[Hypothesis]],
+    lists,
     *,
-    sampler: ProSampler | None = None,
-    strength: float = STRENGTH,
-    reduction: str = "sum",
-    batch_size: int = 3,
-    shuffle: bool = True,
-    seed: int = 1,
-    start: dict[str, float] | None = None,
-) -> tuple[OnlineTuner, ListDecoder]:
+    sampler=None,
+    strength=STRENGTH,
+    reduction="sum",
+    batch_size=3,
+    shuffle=True,
+    seed=1,
+    start=None,
+):
     decoder = ListDecoder(lists)
     weights = Weights(DENSE)
     first = start or START
@@ -132,7 +126,7 @@ def make_tuner(
         sentences_of(lists),
         GivenGains(decoder),
         sampler or ProSampler(candidates=50, pairs=6),
-        Logistic(reduction),  # type: ignore[arg-type]
+        Logistic(reduction),
         optimizer,
         batch_size=batch_size,
         shuffle=shuffle,
@@ -142,14 +136,14 @@ def make_tuner(
     return tuner, decoder
 
 
-def values_of(weights: Weights) -> dict[str, float]:
+def values_of(weights):
     """The weights that are not 0, as they lie in memory."""
     values = weights.parameter.detach().tolist()
     names = weights.features.names(range(len(values)))
     return {name: value for name, value in zip(names, values, strict=True) if value}
 
 
-def run(tuner: OnlineTuner, epochs: int) -> list[dict[str, float]]:
+def run(tuner, epochs):
     return [r.numbers for epoch in range(1, epochs + 1) for r in tuner.round(epoch)]
 
 
@@ -164,8 +158,8 @@ class Reference:
     center: dict[str, float] = field(default_factory=dict)
     squares: dict[str, float] = field(default_factory=dict)
 
-    def step(self, batch: Sequence[int], epoch: int) -> tuple[float, int]:
-        gradient: dict[str, float] = {}
+    def step(self, batch, epoch):
+        gradient = {}
         losses = []
         for index in batch:
             ranked = rank(self.lists[index], self.weight)
@@ -190,13 +184,13 @@ class Reference:
                 self.weight[name] = start + math.copysign(max(abs(w) - c, 0), w)
         return sum(losses) / len(losses), len(losses)
 
-    def sampled(self, ranked: list[Hypothesis], index: int, epoch: int) -> np.ndarray:
+    def sampled(self, ranked, index, epoch):
         kbest = listed(index, [{}] * len(ranked), [gain for _, _, gain in ranked])
         return self.sampler.sample(kbest, (self.seed, epoch, index))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 6, 8])
-def test_weights_are_those_of_the_eager_method(seed: int) -> None:
+def test_weights_are_those_of_the_eager_method(seed):
     """Pulled to 0, or to a start that some features have and others, which come later, not."""
     lists, start = random_lists(seed), None
     if seed > 4:
@@ -229,7 +223,7 @@ def test_weights_are_those_of_the_eager_method(seed: int) -> None:
     assert len(DENSE) < len(tuner.weights) - same < len(tuner.weights)
 
 
-def test_without_pairs_no_step() -> None:
+def test_without_pairs_no_step():
     lists = random_lists(0)
     tuner, _ = make_tuner(lists, sampler=ProSampler(threshold=1.5))
     # What of a first epoch was done before it was taken up again is not known.
@@ -246,7 +240,7 @@ def test_without_pairs_no_step() -> None:
     assert [pairs for pairs, _ in after] == [12, 0] and after[0][1] == after[1][1]
 
 
-def test_every_sentence_once_an_epoch_in_another_order_each_time_or_as_given() -> None:
+def test_every_sentence_once_an_epoch_in_another_order_each_time_or_as_given():
     lists = random_lists(0)
     tuner, decoder = make_tuner(lists)
     run(tuner, 3)
@@ -259,7 +253,7 @@ def test_every_sentence_once_an_epoch_in_another_order_each_time_or_as_given() -
     assert decoder.batches == [[0, 1, 2, 3, 4], [5, 6]] * 2
 
 
-def test_tuning_raises_the_gain() -> None:
+def test_tuning_raises_the_gain():
     lists = random_lists(0, sentences=5)
     tuner, _ = make_tuner(lists, strength=0.0, batch_size=1)
     reports = run(tuner, 30)
@@ -268,12 +262,12 @@ def test_tuning_raises_the_gain() -> None:
     assert gains[1] > gains[0] + 0.5
 
 
-def test_features_met_during_evaluation_have_weight_0_in_the_end() -> None:
+def test_features_met_during_evaluation_have_weight_0_in_the_end():
     lists = random_lists(1)
     tuner, _ = make_tuner(lists)
     scores = iter([0.0, 2.0, 1.0])
 
-    def evaluate() -> float:
+    def evaluate():
         tuner.weights.features.intern([f"late:{len(tuner.weights.features)}"])
         tuner.weights.grow()
         return next(scores)
@@ -284,7 +278,7 @@ def test_features_met_during_evaluation_have_weight_0_in_the_end() -> None:
     assert not values_of(tuner.weights).keys() & set(late)
 
 
-def test_subsets_are_numbered_anew_and_keep_their_place_in_the_bitext() -> None:
+def test_subsets_are_numbered_anew_and_keep_their_place_in_the_bitext():
     sentences = Sentences.of(
         [["a"], ["b"], ["c"]], [[["x"]], [["y"], ["z"]], [["w"]]], training=True
     )
@@ -297,7 +291,7 @@ def test_subsets_are_numbered_anew_and_keep_their_place_in_the_bitext() -> None:
     assert [s.train_index for s in Sentences.of([["a"]], [[["x"]]]).sources] == [-1]
 
 
-def test_translation_and_its_score() -> None:
+def test_translation_and_its_score():
     lists = random_lists(0, sentences=5)
     sentences = sentences_of(lists)
     weights = Weights(DENSE)
@@ -309,7 +303,7 @@ def test_translation_and_its_score() -> None:
 
 
 @pytest.mark.parametrize("learns", [False, True])
-def test_no_pair_in_the_first_epoch(learns: bool) -> None:
+def test_no_pair_in_the_first_epoch(learns):
     """Lists of one hypothesis, and gains that differ by too little, whole or taken up again."""
     lists = random_lists(3)
     for bad in (random_lists(3, size=1), [[(w, f, 0.5) for w, f, _ in row] for row in lists]):

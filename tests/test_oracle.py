@@ -1,7 +1,5 @@
 """The oracle of k-best lists against all choices there are."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -11,7 +9,7 @@ from torchtune_smt.evaluation import oracle_bleu
 from torchtune_smt.metrics.corpus import corpus_bleu
 
 
-def make_lists(seed: int, n: int, k: int) -> tuple[list[list[str]], list[list[str]]]:
+def make_lists(seed, n, k):
     """Return lists of noisy copies of references, and these."""
     generator = np.random.default_rng(seed)
     words = [f"W{i}" for i in range(9)]
@@ -29,11 +27,11 @@ def make_lists(seed: int, n: int, k: int) -> tuple[list[list[str]], list[list[st
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_choice_of_one_sentence_is_better(seed: int) -> None:
+def test_no_choice_of_one_sentence_is_better(seed):
     lists, references = make_lists(seed, 4, 4)
     found = oracle_bleu(lists, references)
 
-    def bleu(chosen: tuple[int, ...]) -> float:
+    def bleu(chosen):
         texts = [entries[h] for entries, h in zip(lists, chosen, strict=True)]
         return corpus_bleu(texts, references).score
 
@@ -47,7 +45,7 @@ def test_no_choice_of_one_sentence_is_better(seed: int) -> None:
     assert found.score > best - 2
 
 
-def test_references_in_the_lists_are_found() -> None:
+def test_references_in_the_lists_are_found():
     lists, references = make_lists(1, 30, 5)
     planted = [[*entries, row[0]] for entries, row in zip(lists, references, strict=True)]
     found = oracle_bleu(planted, references)
@@ -55,7 +53,7 @@ def test_references_in_the_lists_are_found() -> None:
 
 
 @pytest.mark.parametrize("row", [[""], ["", ""], ["", "W1 W2"]])
-def test_references_that_are_empty(row: list[str]) -> None:
+def test_references_that_are_empty(row):
     lists, references = make_lists(4, 5, 3)
     references = [[*other, *other][: len(row)] for other in references]
     references[2] = row
@@ -64,7 +62,7 @@ def test_references_that_are_empty(row: list[str]) -> None:
     assert found.score == pytest.approx(corpus_bleu(chosen, references).score)
 
 
-def test_text_is_prepared_as_for_the_score() -> None:
+def test_text_is_prepared_as_for_the_score():
     lists, references = make_lists(2, 10, 3)
     lower = [[line.lower() for line in entries] for entries in lists]
     assert oracle_bleu(lower, references).score < oracle_bleu(lists, references).score

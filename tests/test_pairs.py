@@ -97,18 +97,6 @@ def test_draws_are_uniform():
         assert ((cells - expected) ** 2 / expected).sum() < 85  # p = 3e-4 at 44 degrees
 
 
-def test_distinct_draws_every_pair_once():
-    kbest = kbest_of(np.arange(100) / 100)
-    sampler = ProSampler(candidates=5000, threshold=0, pairs=5000, distinct=True)
-    sample = sampler.sample(kbest, (3, 1, 4))
-    assert len(sample) == len({tuple(pair) for pair in sample}) == 4950
-    large = kbest_of(np.arange(3000) / 3000)
-    sample = sampler.sample(large, (3, 1, 4))
-    assert len({tuple(pair) for pair in sample}) == 5000
-    with_copies = ProSampler(candidates=5000, threshold=0, pairs=5000).sample(kbest, (3, 1, 4))
-    assert len({tuple(pair) for pair in with_copies}) < len(with_copies)
-
-
 @pytest.mark.parametrize("gains", [[], [0.3], [0.3, 0.3], [0.3, 0.31]])
 def test_nothing_to_rank(gains):
     assert ProSampler().sample(kbest_of(gains), (0, 0, 0)).shape == (0, 2)

@@ -1,15 +1,12 @@
 """Reranking, by the command."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random
 import re
-from pathlib import Path
 
 import pytest
-from commands import Outcome, run_command
+from commands import run_command
 from small_lists import put
 
 from torchtune_smt.core import textio
@@ -27,11 +24,11 @@ WEIGHTS = "LM0_0 1\nW_y 2\nW_z 0\n"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return put(tmp_path, {"list": LIST, "weights": WEIGHTS})
 
 
-def rerank(folder: Path, *options: str, error: str = "") -> Outcome:
+def rerank(folder, *options, error=""):
     """Rerank `list`, or another input; with an error, see that it is said."""
     given = {"weights": "weights", "input": "list"}
     given |= dict(option.split("=", 1) for option in options)
@@ -42,7 +39,7 @@ def rerank(folder: Path, *options: str, error: str = "") -> Outcome:
     return outcome
 
 
-def test_best_hypotheses(folder: Path) -> None:
+def test_best_hypotheses(folder):
     for more, said in (
         (["W_z 0"], ""),
         (["W_z 9"], "weights: 1 of 3 features with a weight are nowhere in list: W_z\n"),
@@ -57,7 +54,7 @@ def test_best_hypotheses(folder: Path) -> None:
         assert (outcome.out, outcome.err) == ("c d\nfür uns\n", said)
 
 
-def test_the_mean_of_several_weights(folder: Path) -> None:
+def test_the_mean_of_several_weights(folder):
     """A feature that is not named in a file has the weight 0 there."""
     put(folder, {"other": ["LM0_0 2", "W_x 12"], "mean": ["LM0_0 1", "W_y 0.5", "W_x 3"]})
     put(folder, {"third": ["LM0_0 1"], "fourth": ["W_x 0"]})
@@ -68,7 +65,7 @@ def test_the_mean_of_several_weights(folder: Path) -> None:
     rerank(folder, "mean_with=other", error="mean_with must be a list, as in .a,b., not 'other'")
 
 
-def test_sorted_lists(folder: Path) -> None:
+def test_sorted_lists(folder):
     first, second, third, fourth = LIST.splitlines()
     expected = [
         second.replace("-8", "0"),
@@ -92,7 +89,7 @@ def test_sorted_lists(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("letter", ["\u00a0", "\u3000", "\x1c", "\u2028"])
-def test_what_looks_like_a_blank_is_part_of_a_word(folder: Path, letter: str) -> None:
+def test_what_looks_like_a_blank_is_part_of_a_word(folder, letter):
     lines = [f"0 ||| a{letter}||| b ||| W_x= 1 ||| 1 ||| 0-0", "0 ||| c ||| W_y= 1 ||| 2 ||| 1-1"]
     put(folder, {"list": "\ufeff" + "\r\n".join(lines)})
     rerank(folder, "n_best=2", "output=sorted")
@@ -102,7 +99,7 @@ def test_what_looks_like_a_blank_is_part_of_a_word(folder: Path, letter: str) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pieces_are_as_the_whole(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_pieces_are_as_the_whole(folder, monkeypatch, seed):
     draw = random.Random(seed)
     names = draw.choice([range(40), [f"u{n}" for n in range(40)]])
     lines = [
@@ -132,7 +129,7 @@ def test_pieces_are_as_the_whole(folder: Path, monkeypatch: pytest.MonkeyPatch, 
             rerank(folder, error=f"list:{bad + 1}: .*({word})")
 
 
-def test_faulty_lines_are_skipped_if_asked(folder: Path) -> None:
+def test_faulty_lines_are_skipped_if_asked(folder):
     lines = [*LIST.splitlines()[:2], "1 ||| e ||| LM0= nan ||| -1", "2 ||| f ||| LM0= 0 ||| 0"]
     for some, out in ((lines, "c d\n\nf\n"), (lines[:3], "c d\n\n")):
         put(folder, {"list": some})
@@ -143,7 +140,7 @@ def test_faulty_lines_are_skipped_if_asked(folder: Path) -> None:
         assert said in outcome.err
 
 
-def test_what_stands_for_a_missing_value(folder: Path) -> None:
+def test_what_stands_for_a_missing_value(folder):
     put(folder, {"list": "0 ||| a ||| L=-1 M=-1 ||| 0\n0 ||| b ||| L=-2 ||| 0\n"})
     put(folder, {"weights": "L 1\nM 1\n"})
     for missing, best in ((0, "a"), (1.5, "b")):
@@ -153,7 +150,7 @@ def test_what_stands_for_a_missing_value(folder: Path) -> None:
     assert rerank(folder).out == "a\n"
 
 
-def test_lists_of_other_tools(folder: Path) -> None:
+def test_lists_of_other_tools(folder):
     put(folder, {"weights": "lm -1\ncomet 2\n", "comet": "4\n0\n0\n0\n"})
     for n, (text, lm) in enumerate([("a  b", -1), ("c ", -3)], 1):
         scores = f'u1 {{"lm": {lm}}}\nu2 {{"lm": "tensor({lm})"}}\n'
@@ -206,8 +203,6 @@ def test_lists_of_other_tools(folder: Path) -> None:
         ({}, ["input=none"], "none: no such file"),
     ],
 )
-def test_what_is_refused(
-    files: dict[str, str], options: list[str], message: str, folder: Path
-) -> None:
+def test_what_is_refused(files, options, message, folder):
     put(folder, files)
     rerank(folder, *options, error=message)

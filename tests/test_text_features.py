@@ -5,7 +5,6 @@ import math
 from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,7 +53,7 @@ def table_of(lists):
 
 
 @pytest.mark.parametrize("most", [1, 3, 100])
-def test_dense_features_by_brute_force(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_features_by_brute_force(most, monkeypatch):
     monkeypatch.setattr("torchtune_smt.features.texts.MOST", most)
     some = records(3, 40)
     some[1]["hypotheses"][0]["text"] = "w1 w1 w1 w2 w2"
@@ -82,7 +81,7 @@ def test_dense_features_by_brute_force(most: int, monkeypatch: pytest.MonkeyPatc
     assert list(SHARES) == list(NAMES[:3])
 
 
-def test_the_scale_gives_lists_a_share_of_their_entropy() -> None:
+def test_the_scale_gives_lists_a_share_of_their_entropy():
     generator = np.random.default_rng(0)
     begin, score = np.array([0, 1, 5, 9, 20]), generator.standard_normal(20)
     for share in (0.05, 0.5, 0.9):
@@ -98,7 +97,7 @@ def test_the_scale_gives_lists_a_share_of_their_entropy() -> None:
     assert scale_of(begin, np.ones(20), 0.5) == 0
 
 
-def test_the_spread_by_its_definition() -> None:
+def test_the_spread_by_its_definition():
     lists = KBestLists.of_records(records(5, 20))
     table = lists.rows.dense(2)
     table[:, 1] = 1e9 / 3
@@ -118,7 +117,7 @@ def planted(seed, n=400, more=0):
     return KBestLists.of_arrays(np.arange(0, 5 * n + 1, 5), table, names, gain=gain)
 
 
-def test_expected_errors_are_those_of_the_loss() -> None:
+def test_expected_errors_are_those_of_the_loss():
     """By autograd, on features and gains that have a spread of 1, from a start at its scale."""
     lists, start = planted(1), np.array([0.3, 0.0, -0.2])
     size, gains = spread(lists.begin, lists.rows, 3), lists.gain.reshape(-1, 5)
@@ -136,7 +135,7 @@ def test_expected_errors_are_those_of_the_loss() -> None:
     assert other.weights * factor == pytest.approx(50 * found.weights, rel=1e-6)
 
 
-def test_expected_errors_find_what_is_true_and_leave_noise() -> None:
+def test_expected_errors_find_what_is_true_and_leave_noise():
     lists, start = planted(2, 1500, more=300), np.zeros(303)
     start[0] = 0.5
     free = ExpectedErrors(lr=1.0).solve(lists, start, (0,)).weights
@@ -168,7 +167,7 @@ def test_expected_errors_find_what_is_true_and_leave_noise() -> None:
         *((FOBOS, one) for one in (ElasticNet(0.1, 0.2), GroupLasso(0.05), Oscar(0.02, 0.03))),
     ],
 )
-def test_weights_are_pulled_to_the_start(kind, regularizer, monkeypatch) -> None:
+def test_weights_are_pulled_to_the_start(kind, regularizer, monkeypatch):
     """A step on the difference, along the gradient by autograd; and a pull that holds all."""
     lists, start = planted(4, 40), np.array([0.5, 0.4, 0.3])
     loss = ExpectedGain(reduction="mean")
@@ -197,7 +196,7 @@ def test_weights_are_pulled_to_the_start(kind, regularizer, monkeypatch) -> None
         assert kept.weights == pytest.approx(start, abs=1e-6)
 
 
-def test_pro_has_its_prior_at_the_start() -> None:
+def test_pro_has_its_prior_at_the_start():
     lists, start = planted(5, 60), np.array([0.5, 2.0, -1.0])
     pairs = [(a, b) for s in range(0, 300, 5) for a in range(s, s + 5) for b in range(s, s + 5)]
     pairs = np.array([(a, b) for a, b in pairs if lists.gain[a] > lists.gain[b]])
@@ -212,7 +211,7 @@ def test_pro_has_its_prior_at_the_start() -> None:
         assert found == pytest.approx(best, abs=near)
 
 
-def test_texts_that_tell_errors_are_found(tmp_path: Path) -> None:
+def test_texts_that_tell_errors_are_found(tmp_path):
     """Features know little, and the others of a list much; on new lists, too, and in rerank."""
     made = {name: records(seed, 600, voting=0.9) for name, seed in (("d", 1), ("t", 2))}
     names = Vocabulary(), Vocabulary()
@@ -244,7 +243,7 @@ def test_texts_that_tell_errors_are_found(tmp_path: Path) -> None:
         assert 100 * wrong / sum(map(len, references)) == pytest.approx(judged.after)
 
 
-def test_texts_that_tell_nothing_do_no_harm() -> None:
+def test_texts_that_tell_nothing_do_no_harm():
     """On lists whose texts are noise, what folds expect is no worse than the start by much."""
     lost = []
     for seed in range(4):
@@ -259,7 +258,7 @@ def test_texts_that_tell_nothing_do_no_harm() -> None:
     assert np.mean(lost) < 0.5
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path):
     lists, path = KBestLists.of_records(records(1, 5)), tmp_path / "w"
     text = TextFeatures.of(lists, np.array([0.7, 0.3]))
     other = KBestLists.of_records([{"hypotheses": [{"text": "a", "features": {"z": 1}}]}])

@@ -4,7 +4,6 @@ import base64
 import json
 import tarfile
 from itertools import product
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -118,7 +117,7 @@ def test_cross_validation_tells_noise_from_gain():
 
 
 @pytest.mark.parametrize(("lists", "line"), [(3, "d, 3 folds"), (1, "d")])
-def test_few_lists_have_few_folds(lists, line) -> None:
+def test_few_lists_have_few_folds(lists, line):
     dev = as_set("d", records(1, lists), groups=True)
     tuned = tune_lists(dev, metric=WordErrorRate(), samples=20)
     assert tuned.judged[-1].what == line
@@ -177,7 +176,7 @@ def test_the_command(tmp_path):
         assert run_command("tune", *same, folder=tmp_path).check().out == outcome.out
 
 
-def test_the_page_is_whole_and_asks_for_nothing(tmp_path: Path) -> None:
+def test_the_page_is_whole_and_asks_for_nothing(tmp_path):
     """Names come from files of others."""
     hostile = "<script>alert(1)</script>&amp;'\""
     some = records(1, 20)
@@ -193,7 +192,7 @@ def test_the_page_is_whole_and_asks_for_nothing(tmp_path: Path) -> None:
     assert hostile in page.words
 
 
-def test_weights_that_are_as_good_as_before_are_not_better() -> None:
+def test_weights_that_are_as_good_as_before_are_not_better():
     """With the first feature below 0.5 the second hypothesis comes first, as it should."""
     hypotheses = [
         {"text": "a x", "features": {"f": 1.0, "g": 0.0}},
@@ -247,20 +246,19 @@ def test_what_is_refused(tmp_path):
     for options, word in REFUSED:
         given = {"dev": "d", "references": "d.text", "metric": "wer", "folds": "0", "samples": "20"}
         given |= dict(option.split("=") for option in options.split())
-        outcome = run_command("tune", *(f"{n}={v}" for n, v in given.items()), folder=tmp_path)
-        assert outcome.code == 1 and word in outcome.err, options
+        run_command("tune", *(f"{n}={v}" for n, v in given.items()), folder=tmp_path).refused(word)
     with pytest.raises(InputError, match="s0-1-0"):
         tune_lists(*[as_set("d", one)] * 2, metric=WordErrorRate(), folds=0)
 
 
-def run_tune(folder: Path, *options: str) -> str:
+def run_tune(folder, *options):
     """Tune without folds; return what is said beside the report."""
     outcome = run_command("tune", "folds=0", "samples=20", *options, folder=folder)
     assert outcome.code == 0, outcome.err
     return outcome.err
 
 
-def test_metrics_columns_and_names_of_sets(tmp_path: Path) -> None:
+def test_metrics_columns_and_names_of_sets(tmp_path):
     """Every metric is tuned; columns are of several sets, and of new lists."""
     sets = {name: records(seed, 20) for name, seed in (("d", 1), ("t", 2), ("a/d", 1), ("b/d", 2))}
     for name, some in sets.items():
@@ -285,7 +283,7 @@ def test_metrics_columns_and_names_of_sets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ids", ["s{}", "{}", "number"])
-def test_sentences_without_a_list_are_deletions(tmp_path: Path, ids: str) -> None:
+def test_sentences_without_a_list_are_deletions(tmp_path, ids):
     """As scorers of speech have it; `unlisted=leave` leaves them out."""
     some = records(1, 20)
     for number, one in enumerate(some):
@@ -312,7 +310,7 @@ def test_sentences_without_a_list_are_deletions(tmp_path: Path, ids: str) -> Non
     assert own.out == outcome.out
 
 
-def test_text_that_is_split_in_other_ways_is_told(tmp_path: Path) -> None:
+def test_text_that_is_split_in_other_ways_is_told(tmp_path):
     some = records(1, 20)
     for hypothesis in (h for one in some for h in one["hypotheses"]):
         hypothesis["text"] = hypothesis["text"].replace(" ", "@@ ")
