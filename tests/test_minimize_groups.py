@@ -7,12 +7,10 @@ import pytest
 from minimizer_reference import problem, rows_of
 from test_grouping import Data, run_of
 
-from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.minimizer import (
     Accuracy,
-    Logistic,
     Minimizer,
     SmoothedHinge,
     SquaredHinge,
@@ -174,16 +172,6 @@ def test_dense_weights_begin_where_they_are():
     assert np.array_equal(learn(x, start=start).blocks, learn(x).blocks)
 
 
-def test_the_tuner_takes_them():
-    learning = BatchLearning(Oscar(0.0, 1.0), Logistic(), fraction=0.3)
-    runs = [run_of(Data(3).rounds(learning=learning, rounds=2))[1] for _ in range(2)]
-    for report in runs[0].reports["part"]:
-        assert report.numbers["minimum/reached"] == 1
-        assert report.numbers["groups/number"] > 0
-        assert "(0.3 of lambda_max)" in report.text
-    assert runs[0].weights == runs[1].weights
-
-
 def test_options_out_of_range():
     with pytest.raises(ValueError, match="give one above 0"):
         BatchLearning(Oscar(0.0, 0.0))
@@ -195,12 +183,10 @@ def test_options_out_of_range():
 
 SAMPLER = ProSampler(candidates=500, pairs=20)
 N_DENSE = 2
-NORMS = {"oscar": Oscar(0.0, 1.0), "l1": Oscar(1.0, 0.0), "both": Oscar(1.0, 0.01)}
+NORMS = {"oscar": Oscar(0.0, 1.0), "both": Oscar(1.0, 0.01)}
 
 
-def made(
-    seed: int, weights: Float64, lists: int, dense: float = 0.0, size: int = 30
-) -> list[KBest]:
+def made(seed, weights, lists, dense=0.0, size=30):
     """Lists of hypotheses with some 8 of the sparse features each, whose frequencies are Zipf's.
 
     Gains are what the sparse features weigh, a normal error of 0.3, and `dense` times the first
@@ -238,16 +224,14 @@ def learnt(lists, oscar, seed=0, prepared=False, **options):
 def test_noise_has_no_weight(dense):
     """Whatever a tenth of λ_max makes of it."""
     kept = []
-    for seed in range(10):
+    for seed in range(6):
         lists = made(seed, np.zeros(100), 40, dense)
         kept.append(learnt(lists, NORMS["oscar"], seed)[0].sum())
     assert np.count_nonzero(kept) <= 1
     assert learnt(lists, NORMS["oscar"], noise=None, fraction=0.1)[0].sum() > 5
 
 
-@pytest.mark.parametrize(
-    ("norm", "prepared"), [("oscar", False), ("l1", False), ("both", False), ("oscar", True)]
-)
+@pytest.mark.parametrize(("norm", "prepared"), [("both", False), ("oscar", True)])
 def test_what_is_true_keeps_its_weight(norm, prepared):
     """30 features of 100, of which the most frequent one fires 30 times as often as the last."""
     true = np.zeros(100)
@@ -339,11 +323,3 @@ def test_the_tuner_draws_noise_once_an_iteration(prepared):
     assert {part["minimum/reached"] for part in found[0]} == {1}
     counts = Counter(work for work in shown if work[0] == "shuffling gains")
     assert counts == {("shuffling gains", n, 3, "draw"): 4 for n in (1, 2, 3)}
-
-
-def test_no_feature_says_more_than_noise_does():
-    rounds = Data(7).rounds(learning=BatchLearning(Oscar(0.0, 1.0), noise=0.95), rounds=1)
-    rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
-    part = run_of(rounds)[1].reports["part"][0]
-    assert part.numbers["groups/number"] == 0
-    assert "no feature says more than noise does" in part.text

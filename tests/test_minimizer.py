@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from minimizer_reference import (
@@ -26,6 +27,7 @@ from minimizer_reference import (
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.scoring import csr_matrices
 from torchtune_smt.minimizer import (
     Accuracy,
     Logistic,
@@ -35,13 +37,16 @@ from torchtune_smt.minimizer import (
     SquaredHinge,
     descent,
     path_scales,
+    stored_pairs,
 )
 from torchtune_smt.minimizer.minimum import groups_of
 from torchtune_smt.minimizer.model import Curvature
 from torchtune_smt.minimizer.penalty import at_boundary
 from torchtune_smt.minimizer.sorted_kernels import by_size
+from torchtune_smt.minimizer.stored_pairs import product
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.grouping.base import Problem
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
 from torchtune_smt.tuners.grouping.steps import GroupLearning
 
 vectors = st.lists(
@@ -178,7 +183,7 @@ def test_the_norm_along_a_line(w, d, lambda1, lambda2):
 # --- the minimum ---
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), fraction=st.sampled_from([0.05, 0.3, 0.8]))
 def test_the_minimum_of_the_hinge_is_that_of_a_linear_program(seed, fraction):
     x = problem(seed, n=40, n_dense=2, d=5)
@@ -197,7 +202,7 @@ def test_the_minimum_of_the_hinge_is_that_of_a_linear_program(seed, fraction):
     assert least <= hinge + 1e-12 and hinge - least <= certificate.gap * certificate.objective
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 @given(
     seed=st.integers(0, 1000),
     d=st.integers(1, 4),
@@ -533,3 +538,53 @@ def test_a_dense_weight_that_tells_some_pairs_does_not_grow_for_ever():
     assert np.abs(minima[-1].weights).max() < 1e9
     smoothed, separated = minima[-1].messages
     assert "tuner.minimizer.mu" in smoothed and "dense feature 0 tells 4 of 200 pairs" in separated
+
+
+# --- passes over the pairs on a device of torch ---
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(0.01), SquaredHinge()])
+def test_the_minimum_is_that_of_the_cpu(monkeypatch, loss):
+    """Passes of torch in the place of those that are compiled, on the CPU: all they are asked."""
+    exact = Accuracy(residual=1e-9, gap=1e-6)
+    pairs = rows_of(problem(1, n=2000, n_dense=2, d=60))
+    here, there = (Minimizer(pairs, 2, loss) for _ in range(2))
+    stored = there.pairs
+    asked = []
+
+    def watched(matrix, vector):
+        asked.append(matrix)
+        return product(matrix, vector)
+
+    monkeypatch.setattr(stored_pairs, "product", watched)
+    stored.on_device = csr_matrices(stored.sparse, stored.n_sparse, "cpu")
+    penalty = here.penalty(0.0, 1e-3)
+    largest = here.largest_scale(penalty)
+    assert there.largest_scale(penalty) == pytest.approx(largest, rel=1e-9)
+    a, b = (m.minimize(penalty.times(0.2 * largest), accuracy=exact) for m in (here, there))
+    assert a.reached and b.reached and a.survivors > 2
+    np.testing.assert_allclose(a.weights, b.weights, atol=1e-7)
+    np.testing.assert_array_equal(a.groups, b.groups)
+    assert {*map(id, asked)} == {*map(id, stored.on_device)}
+
+
+@CUDA
+def test_groups_on_cuda():
+    pairs, oscar = rows_of(problem(1, n=2000, n_dense=2, d=60)), Oscar(0.0, 1.0)
+    here, there = (
+        BatchLearning(oscar, SquaredHinge(), 0.2, Accuracy(1e-8, 1e-6), device).learn(
+            Problem(pairs, np.zeros(62), 2)
+        )
+        for device in ("cpu", "cuda")
+    )
+    np.testing.assert_array_equal(here.blocks, there.blocks)
+
+
+def test_a_device_that_there_is_not():
+    with pytest.raises(ValueError, match="tpu"):
+        Minimizer(rows_of(problem()), 2, SquaredHinge(), device="tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no CUDA device"):
+            Minimizer(rows_of(problem()), 2, SquaredHinge(), device="cuda")

@@ -127,7 +127,7 @@ def test_few_pairs_with_next_to_no_penalty():
     x = few()
     minimizer, penalty = scaled(x, 2, SquaredHinge(), 0.001, (0.0, 1.0, 100 * (x.shape[1] - 2)))
     found = minimizer.minimize(penalty, accuracy=EXACT)
-    slow = objective(x, 2, minimizer.loss, penalty, fista(x, 2, minimizer.loss, penalty, 100_000))
+    slow = objective(x, 2, minimizer.loss, penalty, fista(x, 2, minimizer.loss, penalty, 30_000))
     assert found.reached and found.certificate.objective == pytest.approx(slow, rel=1e-6)
 
 
@@ -286,29 +286,19 @@ def flat_problem(seed):
     return np.hstack([draw.normal(size=(n, 2)), x]), draw.permutation(n)
 
 
-def changed(found, other):
-    """Features that are in other company in one of two minima."""
-    return {
-        j for j, (a, b) in enumerate(zip(members(found), members(other), strict=True)) if a != b
-    }
-
-
-def both_orders(seed, fraction):
-    """Return the minima of the hinge as it is by default, of pairs in two orders."""
-    x, order = flat_problem(seed)
-    given = 2, SmoothedHinge(), fraction, (1.0 / 300, 1.0, 1000)
-    both = (scaled(rows, *given) for rows in (x, x[order]))
-    return [minimizer.minimize(penalty) for minimizer, penalty in both]
-
-
 @pytest.mark.parametrize("fraction", [0.01, 0.03])
 def test_the_order_alone_moves_nothing_that_is_not_listed(fraction):
-    """30 problems in which blocks move together: one alone has far more curvature."""
+    """16 problems in which blocks move together: one alone has far more curvature."""
     unlisted, shares = {}, []
-    for seed in range(15):
-        found, other = both_orders(seed, fraction)
+    for seed in range(8):
+        x, order = flat_problem(seed)
+        given = 2, SmoothedHinge(), fraction, (1.0 / 300, 1.0, 1000)
+        both = (scaled(rows, *given) for rows in (x, x[order]))
+        found, other = (minimizer.minimize(penalty) for minimizer, penalty in both)
         assert found.reached and other.reached
-        rest = changed(found, other) - set(np.union1d(found.boundary, other.boundary).tolist())
+        company = enumerate(zip(members(found), members(other), strict=True))
+        changed = {j for j, (mine, theirs) in company if mine != theirs}
+        rest = changed - set(np.union1d(found.boundary, other.boundary).tolist())
         if rest:
             unlisted[seed] = rest
         shares.append(found.boundary.size / found.survivors)
@@ -340,21 +330,6 @@ def test_a_pair_of_large_values_hides_no_other_that_is_told_wrongly(size):
     ways = np.ones(2), np.array([1.0, 0.0])
     assert separating(minimizer.pairs, np.ones(len(x)), *ways) is None
     assert not any("none wrongly" in said for said in minimizer.minimize(penalty).messages)
-
-
-@pytest.mark.parametrize("size", [1.0, 1e10])
-def test_a_weighting_that_tells_pairs_beside_features_that_do_not(size):
-    """Two features of 40 pairs do together; a third one says nothing of them."""
-    draw = np.random.default_rng(0)
-    x = problem(1, noise=3.0)
-    x[:, :3] = 0.0
-    x[:40, 0] = np.where(np.arange(40) % 2, 2.0, -1.0)
-    x[:40, 1] = 1.0 - x[:40, 0]
-    x[:40, 2] = 0.1 * draw.normal(size=40)
-    x[0, 2] = size
-    minimizer, penalty = scaled(x, 3, Logistic(), 0.1)
-    found = minimizer.minimize(penalty)
-    assert any("tells 40 of 300 pairs, and none wrongly" in said for said in found.messages)
 
 
 def told(seed, n=200, wrong=0):
