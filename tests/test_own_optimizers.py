@@ -1,12 +1,7 @@
 """Optimizers of torch and of users: their steps, their state, and what keeps one from tuning."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,11 +22,10 @@ from torchtune_smt.regularizers import L1, L2, NoRegularizer
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import AllPairs, ProSampler
-from torchtune_smt.tuners.base import Report
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.stochastic import Stochastic
 
-TORCHS: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
+TORCHS = {
     "sgd": partial(torch.optim.SGD, lr=0.1),
     "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.7, dampening=0.2),
     "nesterov": partial(torch.optim.SGD, lr=0.1, momentum=0.7, nesterov=True),
@@ -57,13 +51,13 @@ ACTIONS = st.lists(
 )
 
 
-def grow(parameter: torch.nn.Parameter, length: int) -> None:
+def grow(parameter, length):
     longer = parameter.new_zeros(length)
     longer[: parameter.numel()] = parameter.detach()
     parameter.data = longer
 
 
-def through_file(state: Any) -> Any:
+def through_file(state):
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -71,11 +65,11 @@ def through_file(state: Any) -> Any:
 
 
 def follow(
-    actions: list[tuple[str, Any]],
-    build: Callable[[list[Any]], Any],
-    reference: Callable[[list[Any]], Any],
-    close: Callable[[torch.Tensor, torch.Tensor], bool],
-) -> None:
+    actions,
+    build,
+    reference,
+    close,
+):
     """Do the same with a parameter that grows and with one that has its full length at once."""
     full = parameter_of([0.4, -0.2] + [0.0] * 30)
     short = parameter_of([0.4, -0.2])
@@ -113,11 +107,9 @@ def follow(
 
 
 @pytest.mark.parametrize("kind", TORCHS)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(actions=ACTIONS)
-def test_torchs_optimizers_on_a_parameter_that_grows(
-    kind: str, actions: list[tuple[str, Any]]
-) -> None:
+def test_torchs_optimizers_on_a_parameter_that_grows(kind, actions):
     # The reference of momentum are torch's dense steps, which are those to rounding.
     close = partial(torch.allclose, rtol=1e-12, atol=1e-14)
     dense = kind in ("momentum", "nesterov")
@@ -125,7 +117,7 @@ def test_torchs_optimizers_on_a_parameter_that_grows(
 
 
 @pytest.fixture(scope="module")
-def clipped(repository: Path) -> Any:
+def clipped(repository):
     """The optimizer of docs/extend.md."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(repository / "docs" / "examples"))
@@ -133,11 +125,9 @@ def clipped(repository: Path) -> Any:
     return ClippedSGD
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(actions=ACTIONS, regularizer=st.sampled_from([None, L1(0.3), NoRegularizer()]))
-def test_the_optimizer_of_the_documentation(
-    clipped: Any, actions: list[tuple[str, Any]], regularizer: Any
-) -> None:
+def test_the_optimizer_of_the_documentation(clipped, actions, regularizer):
     """With gradients that are not clipped, it is FOBOS with a constant learning rate."""
     options = {"lr": 0.1, "regularizer": regularizer, "unregularized": 1}
     follow(
@@ -148,7 +138,7 @@ def test_the_optimizer_of_the_documentation(
     )
 
 
-def test_gradients_are_clipped(clipped: Any) -> None:
+def test_gradients_are_clipped(clipped):
     parameter = parameter_of([0.0, 0.0, 0.0])
     optimizer = adapted(clipped([parameter], lr=0.5, clip=2.0))
     set_gradient(parameter, [(0, 3.0), (2, -1.0)])
@@ -158,16 +148,16 @@ def test_gradients_are_clipped(clipped: Any) -> None:
         clipped([parameter], regularizer=L2())
 
 
-def test_gradients_come_coalesced_and_finite() -> None:
+def test_gradients_come_coalesced_and_finite():
     class Writes(torch.optim.Optimizer):
-        def __init__(self, params: Any) -> None:
+        def __init__(self, params):
             super().__init__(params, {})
 
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        def step(self, closure=None):
             (parameter,) = self.param_groups[0]["params"]
             written.append((parameter.grad.indices().tolist(), parameter.grad.values().tolist()))
 
-    written: list[Any] = []
+    written = []
     parameter = parameter_of([0.0] * 4)
     optimizer = adapted(Writes([parameter]))
     set_gradient(parameter, [(3, 1.0), (0, 2.0), (3, 5.0)])
@@ -181,7 +171,7 @@ def test_gradients_come_coalesced_and_finite() -> None:
         optimizer.step()
 
 
-def test_a_state_of_something_else_is_refused(clipped: Any) -> None:
+def test_a_state_of_something_else_is_refused(clipped):
     parameter = parameter_of([0.0])
     state = adapted(clipped([parameter], regularizer=L1(0.1))).state_dict()
     with pytest.raises(ValueError, match="of the optimizer ClippedSGD, and this is SparseAdam"):
@@ -197,40 +187,40 @@ def test_a_state_of_something_else_is_refused(clipped: Any) -> None:
 class OwnSGD(torch.optim.Optimizer):
     """As simple as can be; subclasses say what steps are multiplied by."""
 
-    def __init__(self, params: Any, lr: float = 0.1) -> None:
+    def __init__(self, params, lr=0.1):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure=None):
         (parameter,) = self.param_groups[0]["params"]
         size = self.size(self.state[parameter], parameter)
         parameter.add_(size * parameter.grad, alpha=-self.param_groups[0]["lr"])
 
-    def size(self, state: Any, parameter: Any) -> float:
+    def size(self, state, parameter):
         return 1.0
 
 
-def own(name: str, **methods: Any) -> Any:
+def own(name, **methods):
     return type(name, (OwnSGD,), methods)
 
 
-def does_not_grow(self: Any, state: Any, parameter: Any) -> float:
+def does_not_grow(self, state, parameter):
     vector = state.setdefault("vector", torch.ones_like(parameter))
     return float(vector[parameter.grad.indices()[0]].sum())
 
 
-def forgets(self: Any, state: Any, parameter: Any) -> float:
+def forgets(self, state, parameter):
     self.steps = getattr(self, "steps", 0) + 1
     return 1 / float(self.steps)
 
 
-def counts(self: Any, state: Any, parameter: Any) -> float:
+def counts(self, state, parameter):
     """Do the same, as it has to be."""
     state["steps"] = state.get("steps", 0) + 1
     return 1 / float(state["steps"])
 
 
-def keeps_objects(self: Any, state: Any, parameter: Any) -> float:
+def keeps_objects(self, state, parameter):
     state["object"] = L1()
     return 1.0
 
@@ -239,10 +229,10 @@ Counts = own("Counts", size=counts)
 
 
 class Unfinished(SparseOptimizer):
-    def __init__(self, params: Any) -> None:
+    def __init__(self, params):
         super().__init__(params, {"lr": 1.0, "regularizer": None, "unregularized": 0})
 
-    def _check_group(self, group: Any) -> None:
+    def _check_group(self, group):
         pass
 
 
@@ -267,12 +257,12 @@ class Unfinished(SparseOptimizer):
         (lambda parameters: object(), "no torch.optim.Optimizer"),
     ],
 )
-def test_what_cannot_tune_is_refused(build: Any, message: str) -> None:
+def test_what_cannot_tune_is_refused(build, message):
     with pytest.raises((ValueError, TypeError), match=message):
         check_optimizer(build)
 
 
-def test_what_can_tune_passes(clipped: Any) -> None:
+def test_what_can_tune_passes(clipped):
     own = partial(clipped, regularizer=L1(0.1))
     for build in (*TORCHS.values(), OwnSGD, Counts, AdaGrad, FOBOS, own):
         check_optimizer(build)
@@ -283,7 +273,7 @@ def test_what_can_tune_passes(clipped: Any) -> None:
 RUNS = {**TORCHS, "own": Counts}
 
 
-def tuner_of(kind: Any) -> OnlineTuner:
+def tuner_of(kind):
     lists = random_lists(3, size=4)
     decoder = ListDecoder(lists)
     weights = Weights(DENSE)
@@ -300,17 +290,17 @@ def tuner_of(kind: Any) -> OnlineTuner:
     )
 
 
-def run_of(kind: str, *callbacks: Callback) -> Rounds:
+def run_of(kind, *callbacks):
     return Rounds(tuner_of(kind), lambda: 0.0, rounds=3, result="average", callbacks=callbacks)
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_online_tuning_goes_on_where_it_was_saved(kind: str, tmp_path: Path) -> None:
-    ends: list[torch.Tensor] = []
-    lengths: list[int] = []
+def test_online_tuning_goes_on_where_it_was_saved(kind, tmp_path):
+    ends = []
+    lengths = []
 
     class Save(Callback):
-        def on_report(self, report: Report, run: Rounds) -> None:
+        def on_report(self, report, run):
             weights = run.tuner.weights
             if report.kind == "round":
                 ends.append(weights.parameter.detach().clone())
@@ -334,9 +324,9 @@ def test_online_tuning_goes_on_where_it_was_saved(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("reduction", ["each", "sum"])
 @pytest.mark.parametrize("kind", TORCHS)
-def test_stochastic_tuning(kind: str, reduction: str) -> None:
+def test_stochastic_tuning(kind, reduction):
     matrix, pairs = pairs_of(4)
-    solver = Stochastic(AllPairs(), Logistic(reduction), RUNS[kind], 2, 8)  # type: ignore[arg-type]
+    solver = Stochastic(AllPairs(), Logistic(reduction), RUNS[kind], 2, 8)
     solution = solver.solve_pairs(pairs, np.linspace(-0.3, 0.3, 7), (5,))
     weights = parameter_of(np.linspace(-0.3, 0.3, 7).tolist())
     optimizer = TORCHS[kind]([weights])
@@ -352,7 +342,7 @@ def test_stochastic_tuning(kind: str, reduction: str) -> None:
     np.testing.assert_allclose(solution.weights, weights.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 
-def test_a_whole_learning_rate_resumes_with_a_schedule() -> None:
+def test_a_whole_learning_rate_resumes_with_a_schedule():
     saved = None
     for _ in range(2):
         parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
@@ -371,9 +361,7 @@ def test_a_whole_learning_rate_resumes_with_a_schedule() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 @pytest.mark.parametrize("loss", [Logistic("sum"), Softmax("mean"), Softmax("sum")], ids=repr)
-def test_steps_that_stay_on_a_device(
-    loss: Any, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_that_stay_on_a_device(loss, device, monkeypatch):
     texts, features, gains = (
         [[hypothesis[i] for hypothesis in one] for one in random_lists(5, size=6)] for i in range(3)
     )

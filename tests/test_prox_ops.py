@@ -185,17 +185,7 @@ def test_group_shortens_rows():
         )
 
 
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_functions_refuse_what_is_no_weight_or_step(function):
-    w = torch.arange(8.0)
-    with pytest.raises(ValueError, match="not finite"):
-        function(w.index_fill(0, torch.tensor([3]), torch.nan), 0.5)
-    if function is not FUNCTIONS["oscar"]:
-        with pytest.raises(ValueError, match="step"):
-            function(w, -0.5)
-
-
-def test_a_step_goes_with_its_weights() -> None:
+def test_a_step_goes_with_its_weights():
     """It is never stretched to another shape, nor rows taken for columns."""
     with pytest.raises(ValueError, match="shape"):
         prox.prox_group(torch.ones(3, 3), torch.tensor([0.1, 0.2, 0.3]))

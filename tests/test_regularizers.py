@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from optim_reference import oscar_prox
 from scipy.optimize import minimize_scalar
 
 from torchtune_smt.regularizers import L1, L2, ElasticNet, GroupLasso, NoRegularizer, Oscar
@@ -136,14 +135,6 @@ def test_ties_are_one_block(weights, lambda1, lambda2, dimension):
         torch.tensor(weights, dtype=torch.float64), 1.0
     )
     assert group.tolist() == [0] * len(weights)
-
-
-def test_large_vectors():
-    generator = np.random.default_rng(0)
-    for a in (generator.normal(size=20_000), generator.integers(-3, 4, 20_000) / 8):
-        for lambda2 in (1e-9, 1e-6, 1e-5):
-            found = Oscar(0.0, lambda2).prox(torch.from_numpy(a), 1.0).numpy()
-            assert np.allclose(found, oscar_prox(a, 0.0, lambda2), rtol=0, atol=1e-13)
 
 
 def test_the_value_in_half_precision():

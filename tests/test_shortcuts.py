@@ -1,24 +1,18 @@
 """A subclass that overrides a method gets its own behaviour; one that does not, the fast path."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from test_batch import pairs_of
-from torch import Tensor
 
 from torchtune_smt.core.accepts import behaves_as, declared
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.losses import Hinge, Logistic, Perceptron, Softmax, check_loss
@@ -34,7 +28,6 @@ from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.groups import FeatureGroups
 from torchtune_smt.tuners.grouping.steps import GroupLearning
 from torchtune_smt.tuners.grouping.tuner import GroupedSolver
-from torchtune_smt.tuners.learner import Learner
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.solver import Solution, solve_lists
 from torchtune_smt.tuners.stochastic import Stochastic
@@ -45,23 +38,23 @@ from torchtune_smt.tuners.stochastic import Stochastic
 class Base:
     promise = 7
 
-    def act(self) -> str:
+    def act(self):
         return "base"
 
 
 class Mixin:
-    def act(self) -> str:
+    def act(self):
         return "mixin"
 
 
-def own(*parents: type, **members: Any) -> Any:
+def own(*parents, **members):
     return type("Own", parents, members)
 
 
 OVERRIDES = own(Base, act=Mixin.act)
 BOTH = own(Base, act=Mixin.act, promise=7)
 ON_INSTANCE = Base()
-ON_INSTANCE.act = lambda: "instance"  # type: ignore[method-assign]
+ON_INSTANCE.act = lambda: "instance"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +73,7 @@ ON_INSTANCE.act = lambda: "instance"  # type: ignore[method-assign]
         (ON_INSTANCE, False, False),
     ],
 )
-def test_what_a_class_says_counts_for_its_own_method(part: Any, counts: bool, same: bool) -> None:
+def test_what_a_class_says_counts_for_its_own_method(part, counts, same):
     assert declared(part, "promise", "act") == (7 if counts else None)
     assert behaves_as(part, Base, "act") is same
 
@@ -94,7 +87,7 @@ class Squared:
 
     reduction: str = "each"
 
-    def __call__(self, margins: Tensor) -> Tensor:
+    def __call__(self, margins):
         return (1 - margins).clamp_min(0) ** 2
 
 
@@ -108,19 +101,19 @@ OPTIMIZERS = {
 }
 
 
-def fitted(loss: Any, optimizer: Any) -> Solution:
+def fitted(loss, optimizer):
     _, pairs = pairs_of(4)
     solver = Stochastic(AllPairs(), loss, optimizer, passes=2)
     return solver.solve_pairs(pairs, np.linspace(-0.3, 0.3, 7), (5,))
 
 
 @pytest.fixture
-def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def compiled_steps(monkeypatch):
     """Return a list that gets the number of steps of each call of the compiled loops."""
-    steps: list[int] = []
+    steps = []
     step_rows = SparseOptimizer.step_rows
 
-    def spy(self: SparseOptimizer, *arguments: Any, **options: Any) -> Any:
+    def spy(self, *arguments, **options):
         margins = step_rows(self, *arguments, **options)
         steps.append(margins.size)
         return margins
@@ -131,9 +124,7 @@ def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @pytest.mark.parametrize("kind", SQUARED, ids=lambda kind: kind.__base__.__name__)
-def test_the_loss_of_a_subclass_is_minimised(
-    kind: Any, optimizer: Any, compiled_steps: list[int]
-) -> None:
+def test_the_loss_of_a_subclass_is_minimised(kind, optimizer, compiled_steps):
     own, expected = fitted(kind("each"), optimizer), fitted(Squared(), optimizer)
     np.testing.assert_array_equal(own.weights, expected.weights)
     assert own.report == expected.report
@@ -143,9 +134,7 @@ def test_the_loss_of_a_subclass_is_minimised(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_what_overrides_nothing_keeps_the_compiled_steps(
-    optimizer: Any, compiled_steps: list[int]
-) -> None:
+def test_what_overrides_nothing_keeps_the_compiled_steps(optimizer, compiled_steps):
     kind, options = optimizer.func, dict(optimizer.keywords)
     expected = fitted(Hinge(), optimizer)
     if "regularizer" in options:
@@ -159,31 +148,31 @@ def test_what_overrides_nothing_keeps_the_compiled_steps(
     assert sum(compiled_steps) == 180
 
 
-def test_listwise_says_how_a_loss_is_called_and_is_inherited() -> None:
+def test_listwise_says_how_a_loss_is_called_and_is_inherited():
     class Twice(Softmax):
-        def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
+        def __call__(self, scores, gains):
             return 2 * super().__call__(scores, gains)
 
     class OfMargins(Softmax):
-        def __call__(self, margins: Tensor) -> Tensor:  # type: ignore[override]
+        def __call__(self, margins):
             return margins
 
     class OfLists(Hinge):
-        def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:  # type: ignore[override]
+        def __call__(self, scores, gains):
             return scores[0]
 
     assert is_listwise(Twice())
     for loss in (Twice(), Softmax(), Hinge(), SQUARED[0](), Squared()):
-        check_loss(loss)  # type: ignore[arg-type]
+        check_loss(loss)
     for bad, word in ((OfMargins(), "OfMargins"), (OfLists(), "OfLists"), (len, "reduction")):
         with pytest.raises(TypeError, match=word):
-            check_loss(bad)  # type: ignore[arg-type]
+            check_loss(bad)
 
 
 # Regularisers: what is said of value and prox.
 
 
-def clipped(self: Any, weights: Tensor, step: Any) -> Tensor:
+def clipped(self, weights, step):
     """Move weights into -0.05..0.05: the prox of no norm."""
     return weights.clamp(-0.05, 0.05)
 
@@ -194,13 +183,13 @@ class Box:
 
     separable = lazy = True
 
-    def value(self, weights: Tensor) -> Tensor:
+    def value(self, weights):
         return weights.new_zeros(())
 
     prox = clipped
 
 
-def with_own_prox(kind: type, **members: Any) -> Any:
+def with_own_prox(kind, **members):
     return type(f"Clipped{kind.__name__}", (kind,), {"prox": clipped, **members})()
 
 
@@ -209,7 +198,7 @@ PLAIN = [L1, L2, ElasticNet, NoRegularizer]
 
 @pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize("method", ["value", "prox"])
-def test_facts_are_of_the_class_that_defines_value_and_prox(kind: Any, method: str) -> None:
+def test_facts_are_of_the_class_that_defines_value_and_prox(kind, method):
     same = type("Same", (kind,), {})()
     assert elastic_strengths(same) == elastic_strengths(kind()) == kind().elastic
     assert is_separable(same)
@@ -222,7 +211,7 @@ def test_facts_are_of_the_class_that_defines_value_and_prox(kind: Any, method: s
 @pytest.mark.parametrize("loss", [Hinge("each"), Logistic("sum")], ids=repr)
 @pytest.mark.parametrize("facts", [{}, {"separable": True}, {"separable": True, "lazy": True}])
 @pytest.mark.parametrize("kind", PLAIN)
-def test_fobos_takes_the_prox_of_a_subclass(kind: Any, facts: dict[str, bool], loss: Any) -> None:
+def test_fobos_takes_the_prox_of_a_subclass(kind, facts, loss):
     regularizer = with_own_prox(kind, **facts)
     fits = [
         fitted(loss, partial(FOBOS, lr=0.3, regularizer=r, unregularized=2))
@@ -232,9 +221,9 @@ def test_fobos_takes_the_prox_of_a_subclass(kind: Any, facts: dict[str, bool], l
     assert np.abs(fits[0].weights[2:]).max() <= 0.05 < np.abs(fits[2].weights[2:]).max()
 
 
-def test_fobos_takes_the_prox_of_a_subclass_of_oscar() -> None:
+def test_fobos_takes_the_prox_of_a_subclass_of_oscar():
     class Halved(Oscar):
-        def prox(self, weights: Tensor, step: Any) -> Tensor:
+        def prox(self, weights, step):
             return super().prox(weights, step / 2)
 
     fits = [
@@ -250,7 +239,7 @@ def test_fobos_takes_the_prox_of_a_subclass_of_oscar() -> None:
         GroupLearning(Halved()).learn(Problem(pairs, np.ones(7), 2))
 
 
-def test_adagrad_takes_the_prox_of_a_subclass_that_says_what_is_true_of_it() -> None:
+def test_adagrad_takes_the_prox_of_a_subclass_that_says_what_is_true_of_it():
     weights = [
         fitted(loss, partial(AdaGrad, lr=0.3, regularizer=r, unregularized=2)).weights
         for loss in (Hinge("each"), Logistic("sum"))
@@ -272,16 +261,14 @@ def test_adagrad_takes_the_prox_of_a_subclass_that_says_what_is_true_of_it() -> 
         (SGD, with_own_prox(NoRegularizer), "no effect"),
     ],
 )
-def test_optimizers_that_cannot_use_an_own_prox_refuse_it(
-    optimizer: Any, regularizer: Any, message: str
-) -> None:
+def test_optimizers_that_cannot_use_an_own_prox_refuse_it(optimizer, regularizer, message):
     with pytest.raises(ValueError, match=message):
         optimizer([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))], 1, regularizer)
 
 
 # Optimizers: steps that a subclass has changed.
 
-STEPPING: dict[str, Callable[[Any], dict[str, Any]]] = {
+STEPPING = {
     "step": lambda kind: {"step": lambda self, closure=None: _doubled(self, kind)},
     "_update": lambda kind: {
         "_update": lambda self, group, parameter, state, indices, gradient: kind._update(
@@ -291,7 +278,7 @@ STEPPING: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def _doubled(optimizer: Any, kind: Any) -> None:
+def _doubled(optimizer, kind):
     """Take the step of a class along twice the gradient."""
     (parameter,) = optimizer.param_groups[0]["params"]
     parameter.grad = parameter.grad * 2
@@ -302,15 +289,13 @@ def _doubled(optimizer: Any, kind: Any) -> None:
 class TwoHinges(Hinge):
     """Twice the hinge."""
 
-    def __call__(self, margins: Tensor) -> Tensor:
+    def __call__(self, margins):
         return 2 * super().__call__(margins)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @pytest.mark.parametrize("method", STEPPING)
-def test_the_steps_of_an_optimizers_subclass_are_taken(
-    method: str, optimizer: Any, compiled_steps: list[int]
-) -> None:
+def test_the_steps_of_an_optimizers_subclass_are_taken(method, optimizer, compiled_steps):
     kind = optimizer.func
     own = type("Own", (kind,), STEPPING[method](kind))
     solution = fitted(Hinge(), partial(own, **optimizer.keywords))
@@ -319,23 +304,9 @@ def test_the_steps_of_an_optimizers_subclass_are_taken(
     np.testing.assert_allclose(solution.weights, expected.weights, rtol=0, atol=1e-12)
 
 
-def test_one_step_of_a_pair_with_an_own_step() -> None:
-    """As the online tuner takes them, of the rows that are chosen."""
-
-    class Backwards(SGD):
-        def _update(self, group, parameter, state, indices, gradient):  # type: ignore[no-untyped-def]
-            super()._update(group, parameter, state, indices, -gradient)
-
-    weights = Weights.without_names(np.zeros(2))
-    learner = Learner(weights, Backwards([weights.parameter], lr=0.5))
-    rows = Rows(np.arange(3), np.arange(2, dtype=np.int32), np.array([1.0, 3.0]))
-    assert learner.step_rows(rows, Hinge(), np.array([1])) == 1.0
-    assert weights.parameter.tolist() == [0, -1.5]
-
-
-def test_a_subclass_that_puts_updates_off_is_asked_for_them() -> None:
+def test_a_subclass_that_puts_updates_off_is_asked_for_them():
     class Decays(SGD):
-        def _catch_up(self, settings, parameter, state, indices):  # type: ignore[no-untyped-def]
+        def _catch_up(self, settings, parameter, state, indices):
             parameter[indices] *= 0.5
 
     for kind, expected in ((Decays, [0.5, 2.0]), (SGD, [1.0, 2.0])):
@@ -353,7 +324,7 @@ def test_a_subclass_that_puts_updates_off_is_asked_for_them() -> None:
 class Constant:
     """Gains that have nothing to do with BLEU."""
 
-    def gains(self, kbest: KBest) -> np.ndarray:
+    def gains(self, kbest):
         return np.full(len(kbest), 0.25)
 
 
@@ -362,7 +333,7 @@ OwnBoth = own(OwnBind, score=lambda self, statistics: np.full(len(statistics), 0
 OwnScore = own(NakovBleu, score=lambda self, statistics: NakovBleu.score(self, statistics) / 2)
 
 
-def judged(metric: Any) -> list[float]:
+def judged(metric):
     words = Vocabulary("a b c".split())
     kbest = KBest(
         index=0,
@@ -376,7 +347,7 @@ def judged(metric: Any) -> list[float]:
     return with_gains(bind_metric(metric, references, words), lists).gain.tolist()
 
 
-def test_the_bind_of_a_metrics_subclass_is_asked() -> None:
+def test_the_bind_of_a_metrics_subclass_is_asked():
     assert judged(OwnBind()) == judged(OwnBoth()) == [0.25, 0.25]
     plain = judged(NakovBleu())
     assert plain[0] > plain[1] == 0
@@ -384,7 +355,7 @@ def test_the_bind_of_a_metrics_subclass_is_asked() -> None:
     assert judged(OwnScore()) == [plain[0] / 2, 0]
 
 
-def test_statistics_alone_are_no_gains_of_a_metric_with_an_own_bind() -> None:
+def test_statistics_alone_are_no_gains_of_a_metric_with_an_own_bind():
     with pytest.raises(InputError, match="needs the words of the hypotheses"):
         bind_metric(OwnBind(), [[]], Vocabulary())
     assert bind_metric(OwnScore(), [[]], Vocabulary()) is not None
@@ -393,7 +364,7 @@ def test_statistics_alone_are_no_gains_of_a_metric_with_an_own_bind() -> None:
 # Solvers: pairs in the place of lists.
 
 
-def told(name: str) -> Any:
+def told(name):
     """Return a solver's method, which tells how much it was given."""
     return lambda self, given, start, seed: Solution(
         np.full_like(start, 3.0), {name: float(len(given))}
@@ -401,7 +372,7 @@ def told(name: str) -> Any:
 
 
 @pytest.mark.parametrize("method", ["solve", "solve_pairs"])
-def test_the_solve_of_a_solvers_subclass_is_called(method: str) -> None:
+def test_the_solve_of_a_solvers_subclass_is_called(method):
     lists = ListStore(n_dense=2)
     kbest = KBest(
         index=0,

@@ -1,7 +1,5 @@
 """Sorting digit by digit, against numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +14,7 @@ KEYS = st.lists(
 
 
 @given(KEYS)
-def test_whole_numbers(keys: list[int]) -> None:
+def test_whole_numbers(keys):
     key = np.array(keys, np.int64)
     assert ascending(key).tolist() == np.argsort(key, kind="stable").tolist()
     distinct, inverse = number(key)
@@ -27,7 +25,7 @@ def test_whole_numbers(keys: list[int]) -> None:
 
 
 @pytest.mark.parametrize("most", [3, 200])
-def test_largest_of_each_piece_first(most: int) -> None:
+def test_largest_of_each_piece_first(most):
     rng = np.random.default_rng(most)
     begin = np.concatenate([[0], np.cumsum(rng.integers(0, most, 50))])
     value = rng.integers(0, 4, begin[-1]).astype(float)
