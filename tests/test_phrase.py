@@ -1,7 +1,5 @@
 """The phrase-based decoder, against enumeration of all translations, and its behaviour in use."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hiero_reference import TooManyError, check_list, features_of, words_of
@@ -72,7 +70,7 @@ def check_lists(
     check_list(kbest, expected, weight, k, unique=unique, pruned=pruned, tolerance=1e-9)
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(
     sentences_and_phrases(),
     dict_models(),
@@ -105,7 +103,7 @@ def test_lists_are_those_of_all_translations(
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.sampled_from(
         ["hier-msd-bidirectional-fe", "hier-mslr-bidirectional-fe", "hier-msd-backward-fe"]

@@ -1,21 +1,20 @@
 """The commands with the phrase-based decoder, on the bundled example and a tiny moses.ini."""
 
-from __future__ import annotations
-
 import csv
 import io
-from pathlib import Path
 
 import pytest
-from commands import Run, example_source, run_command, train_until_saved
+from commands import example_source, run_command, train_until_saved
 from hydra import compose, initialize_config_dir
 from phrase_reference import OWN
+from small_lists import weights_of
 from test_grammar_formats import ARPA
+from test_moses_ini import DATA, PHRASE_INI
 
 from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.core.weights_io import Part, read_weights, short
+from torchtune_smt.core.weights_io import Part, short
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features.templates import template_of
 from torchtune_smt.models import MosesModel, load_model
@@ -28,17 +27,12 @@ DENSE = [*(f"TranslationModel0_{i}" for i in range(4)), "LogRuleCount", "UniqueR
 DENSE += [*(f"LexicalReordering0_{i}" for i in range(8)), *OWN]
 
 
-def weights_of(path: Path) -> dict[str, float]:
-    names, values = read_weights(path)
-    return dict(zip(names, values.tolist(), strict=True))
-
-
-def templates_of(run: Path) -> set[str]:
+def templates_of(run):
     return {template_of(name) for name in weights_of(run / "weights.txt.gz").keys() - DENSE}
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tuned(tmp_path_factory):
     """A folder with a short run of the published experiment."""
     place = tmp_path_factory.mktemp("phrases")
     outcome = run_command(
@@ -48,7 +42,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_the_published_experiment(tuned: Path) -> None:
+def test_the_published_experiment(tuned):
     decoder = PhraseDecoder(load_model(tuned / "outputs" / "models" / "example-phrase"))
     assert decoder.dense_names == DENSE and len(DENSE) == 19
     assert templates_of(tuned / "run") == {"rule_id", "alignment", "lex_reordering"}
@@ -60,7 +54,7 @@ def test_the_published_experiment(tuned: Path) -> None:
     assert translations == read_lines(tuned / "run" / "dev.translations.txt")
 
 
-def test_tuning_on_the_bitext_leaves_sentences_out(tuned: Path) -> None:
+def test_tuning_on_the_bitext_leaves_sentences_out(tuned):
     """The model is there already; each sentence is decoded without its own counts."""
     options = [*SHORT, "tuner.tune_on=train", "model.folds=2", "hydra.run.dir=train"]
     outcome = run_command("train", "experiment=green2013", *options, folder=tuned)
@@ -68,7 +62,7 @@ def test_tuning_on_the_bitext_leaves_sentences_out(tuned: Path) -> None:
     assert templates_of(tuned / "train") == {"rule_id", "alignment", "lex_reordering"}
 
 
-def test_a_hierarchical_system_beside_one_with_phrases(tuned: Path, run: Run) -> None:
+def test_a_hierarchical_system_beside_one_with_phrases(tuned, run):
     """Each has its own derivation, with what it covers, and features that the other may lack."""
     models = tuned / "outputs" / "models"
     if not (models / "example").exists():
@@ -118,9 +112,7 @@ def test_a_hierarchical_system_beside_one_with_phrases(tuned: Path, run: Run) ->
         ("decoder=kbest_files features=dense", "hiero", "dense"),
     ],
 )
-def test_what_follows_the_decoder(
-    options: str, model: str, features: str, repository: Path
-) -> None:
+def test_what_follows_the_decoder(options, model, features, repository):
     """With another decoder behind it, the experiment is that of another kind of system."""
     with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
         given = ["experiment=green2013", *options.split()]
@@ -138,35 +130,18 @@ def test_what_follows_the_decoder(
         ("model=moses model.ini=none", "has phrase pairs alone; take model=hiero, or decoder"),
     ],
 )
-def test_a_model_of_another_decoder_is_refused(options: str, message: str, tmp_path: Path) -> None:
+def test_a_model_of_another_decoder_is_refused(options, message, tmp_path):
     """Before it is built or read."""
-    outcome = run_command("train", *options.split(), "hydra.run.dir=bad", folder=tmp_path)
-    assert outcome.code == 1 and message in outcome.err
+    run_command("train", *options.split(), "hydra.run.dir=bad", folder=tmp_path).refused(message)
     assert not (tmp_path / "bad").exists() and not (tmp_path / "outputs").exists()
 
 
-INI = """\
-[distortion-limit]
-4
-[feature]
-UnknownWordPenalty
-WordPenalty
-PhrasePenalty
-PhraseDictionaryMemory name=TranslationModel0 num-features=1 path=table
-Distortion
-KENLM name=LM0 path=lm.arpa
-[weight]
-UnknownWordPenalty0= 1
-WordPenalty0= -1
-PhrasePenalty0= -0.2
-TranslationModel0= 0.1
-Distortion0= 0.3
-LM0= 0.5
-"""
+INI = PHRASE_INI.replace("TM_x", "TranslationModel0").replace("TargetLM", "LM0")
+INI = f"[distortion-limit]\n4\n{INI}"
 
 
 @pytest.fixture
-def moses(tmp_path: Path) -> Path:
+def moses(tmp_path):
     (tmp_path / "table").write_text("ein haus ||| a house ||| 0.5\nhaus ||| home ||| 0.5\n")
     (tmp_path / "lm.arpa").write_text(ARPA)
     (tmp_path / "moses.ini").write_text(INI)
@@ -175,13 +150,12 @@ def moses(tmp_path: Path) -> Path:
     return tmp_path
 
 
-DATA = ["data=files", "data.name=x", "data.source_language=de", "data.target_language=en"]
 MOSES = [*DATA, "decoder=phrase", "model=moses", "model.ini=moses.ini"]
 TRAIN = [*MOSES, "init=file", "init.file=moses.ini", "data.dev=[dev.de,dev.en]", "data.test=null"]
 TRAIN += ["tuner.epochs=1", "features=dense", "hydra.run.dir=run"]
 
 
-def test_features_that_moses_does_not_know(moses: Path) -> None:
+def test_features_that_moses_does_not_know(moses):
     """Their weights cannot be in a moses.ini, and none is written without them."""
     options = [*TRAIN, "init.file=start", "features=rule_id"]
     (moses / "start").write_text("LM0_0 0.5\nrule_id:haus~home 0.1\n")
@@ -198,7 +172,7 @@ WITHOUT = "".join(
 @pytest.mark.parametrize(
     ("text", "start"), [(INI, ["init=file", "init.file=moses.ini"]), (WITHOUT, ["init=moses"])]
 )
-def test_tuning_from_a_moses_ini(moses: Path, text: str, start: list[str]) -> None:
+def test_tuning_from_a_moses_ini(moses, text, start):
     """The run has a moses.ini with its weights, also those that the model does not name."""
     (moses / "moses.ini").write_text(text)
     options = [option for option in TRAIN if not option.startswith("init")] + start
@@ -213,16 +187,9 @@ def test_tuning_from_a_moses_ini(moses: Path, text: str, start: list[str]) -> No
     outcome = run_command("translate", *given, folder=moses).check()
     assert outcome.out.splitlines() == read_lines(moses / "run" / "dev.translations.txt")
     (moses / "moses.ini").write_text(text.replace("LM0= 0.5", ""))
-    outcome = run_command("train", *options, "overwrite=true", folder=moses)
-    assert outcome.code == 1 and outcome.err.count("\n") == 1
-    assert "the feature LM0 has no weights" in outcome.err
-
-
-def test_a_run_beside_its_moses_ini_leaves_that_alone(moses: Path) -> None:
-    for more in ([], ["overwrite=true"]):
-        outcome = run_command("train", *TRAIN, *more, "hydra.run.dir=.", folder=moses).check()
-        assert "no moses.ini is written: the model's own is in this folder" in outcome.out
-        assert (moses / "moses.ini").read_text() == INI
+    run_command("train", *options, "overwrite=true", folder=moses).refused(
+        "the feature LM0 has no weights"
+    )
 
 
 # The names of the features are those that Moses gives where there is no name=.
@@ -231,7 +198,7 @@ NAMELESS = INI.replace("name=TranslationModel0 ", "").replace(
 )
 
 
-def test_weights_that_have_no_effect_on_translations(moses: Path) -> None:
+def test_weights_that_have_no_effect_on_translations(moses):
     """As of a name with a typing error; sparse features that no sentence has are no such."""
     wrong, right = "LM0_0 0.5\nTranslationMode0_0 3\n", "LM0_0 0.5\n"
     for dense, text, count in (("dense", wrong, 2), ("rule_id", wrong, 1), ("rule_id", right, 0)):
@@ -243,7 +210,7 @@ def test_weights_that_have_no_effect_on_translations(moses: Path) -> None:
         assert "left out" not in outcome.out
 
 
-def test_start_values_for_a_part_of_the_dense_features(moses: Path) -> None:
+def test_start_values_for_a_part_of_the_dense_features(moses):
     (moses / "moses.ini").write_text(NAMELESS)
     options = [*MOSES, "data.dev=[dev.de,dev.en]", "data.test=null", "tuner.epochs=1"]
     options += ["features=dense", "overwrite=true", "hydra.run.dir=part"]
@@ -265,7 +232,7 @@ ORDERED = INI.replace("Distortion\n", f"{REORDERING}\nDistortion\n").replace(
 
 
 @pytest.fixture
-def ordered(moses: Path) -> Path:
+def ordered(moses):
     for name, score in (("reordering", "0.9 0.1"), ("other", "0.5 0.1")):
         lines = [f"ein haus ||| a house ||| {score}\n", f"haus ||| home ||| {score}\n"]
         (moses / name).write_text("".join(lines))
@@ -273,15 +240,15 @@ def ordered(moses: Path) -> Path:
     return moses
 
 
-def part_of(folder: Path, ini: str = ORDERED, reordering: str | None = None) -> Part:
+def part_of(folder, ini=ORDERED, reordering=None):
     (folder / "moses.ini").write_text(ini)
     given = None if reordering is None else str(folder / reordering)
     source = MosesModel(str(folder / "moses.ini"), reordering_table=given)
     return source.open(pytest.fail).grammar_part
 
 
-def test_the_reordering_model_belongs_to_it(ordered: Path) -> None:
-    def digest(kind: str) -> str:
+def test_the_reordering_model_belongs_to_it(ordered):
+    def digest(kind):
         return part_of(ordered, ORDERED.replace(TYPE, kind)).digest
 
     own = part_of(ordered)
@@ -300,22 +267,7 @@ def test_the_reordering_model_belongs_to_it(ordered: Path) -> None:
     assert own.digest not in others and len(same) == 1
 
 
-def test_weights_of_another_reordering_model(ordered: Path) -> None:
-    run_command("train", *TRAIN, folder=ordered).check()
-    translate = ["translate", *MOSES, "features=dense", "weights=run/weights.txt.gz"]
-    run_command(*translate, "input=dev.de", folder=ordered).check()
-    belongs = f"belongs to the grammar table with reordering as {TYPE} (de-en) ["
-    for option, ini, name in (
-        (["model.reordering_table=other"], ORDERED, f"other as {TYPE} (de-en) ["),
-        ([], ORDERED.replace("hier-", "wbe-"), "reordering as wbe-monotonicity-"),
-    ):
-        (ordered / "moses.ini").write_text(ini)
-        outcome = run_command(*translate, "input=dev.de", *option, folder=ordered)
-        assert outcome.code == 1 and belongs in outcome.err
-        assert f"and not to the grammar table with {name}" in outcome.err
-
-
-def test_a_model_that_has_changed_is_not_resumed(ordered: Path) -> None:
+def test_a_model_that_has_changed_is_not_resumed(ordered):
     """What moses.ini says of a limit that an option gives has no effect."""
     train_until_saved(ordered, *TRAIN, "tuner.epochs=2", "decoder.distortion_limit=3")
     stack = ORDERED.replace("[feature]", "[stack]\n9\n[feature]")
@@ -325,7 +277,6 @@ def test_a_model_that_has_changed_is_not_resumed(ordered: Path) -> None:
     ):
         assert text != ORDERED
         (ordered / "moses.ini").write_text(text)
-        outcome = run_command("train", "resume=run", folder=ordered)
-        assert outcome.code == 1 and message in outcome.err
+        run_command("train", "resume=run", folder=ordered).refused(message)
     (ordered / "moses.ini").write_text(ORDERED.replace("-limit]\n4", "-limit]\n5"))
     run_command("train", "resume=run", folder=ordered).check()

@@ -1,9 +1,6 @@
 """Extraction of phrase tables: against the definition, and against the tables that Moses wrote."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,7 +99,7 @@ def assert_close(found, expected):
         assert list(values) == pytest.approx(expected[pair], abs=1e-12), pair
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(bitexts(), st.sampled_from(UNITS), st.sampled_from(sorted(COLUMNS)), st.sampled_from([2, 7]))
 def test_extraction_is_that_of_the_definition(bitext, unit, kind, max_length):
     table = extract_phrases(
@@ -112,7 +109,7 @@ def test_extraction_is_that_of_the_definition(bitext, unit, kind, max_length):
     assert_close(found, expected_table(bitext, unit, kind, max_length))
 
 
-@settings(max_examples=75)
+@settings(max_examples=50)
 @given(bitexts(min_sentences=2), st.sampled_from(UNITS), st.sampled_from([1, 1000]), st.booleans())
 def test_leave_one_out_is_extraction_without_the_sentence(bitext, unit, table_limit, identical):
     """Or without all that are identical."""
@@ -173,7 +170,7 @@ def test_a_table_on_disk(tmp_path):
         load_grammar(tmp_path / "table")
 
 
-def test_moses_counts_and_reordering_scores(shared: Path) -> None:
+def test_moses_counts_and_reordering_scores(shared):
     """All counts and all word-based orientations of Moses's tables, from the same alignment."""
     text, oracles = shared / "data" / "multi30k-de-en", shared / "oracles"
     sources, targets = (
@@ -187,7 +184,7 @@ def test_moses_counts_and_reordering_scores(shared: Path) -> None:
     )
     rule = {tuple(map(" ".join, text)): r for r, text in enumerate(texts_of(table))}
 
-    def lines(name: str, field: int) -> tuple[list[int], list[list[float]]]:
+    def lines(name, field):
         """Our rules, and the numbers of a field, of all lines of a table."""
         found = [line.split("|||") for line in iterate_lines(oracles / "moses" / name)]
         rules = [rule[source.strip(), target.strip()] for source, target, *_ in found]

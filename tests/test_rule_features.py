@@ -1,9 +1,6 @@
 """Templates of rule features, the store that keeps them by rule, and the decoder's heap."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from heapq import heappop, heappush
 from threading import Barrier
@@ -46,7 +43,7 @@ def test_names():
     assert found == ["alignment:haus~house", "alignment:ja~", "alignment:~the"]
 
 
-def test_templates_of_names() -> None:
+def test_templates_of_names():
     """Words of Moses's features have colons."""
     names = ["rule_id:a:b~c", "WT_das~the", "plain", "_x"]
     assert [template_of(name) for name in names] == ["rule_id", "WT", "other", "other"]
@@ -57,7 +54,7 @@ def test_templates_of_names() -> None:
 
 
 @given(st.lists(st.text("aB:_-", min_size=1, max_size=6), unique=True, max_size=12))
-def test_numbered_templates(names: list[str]) -> None:
+def test_numbered_templates(names):
     features = Vocabulary(["dense_1", *names])
     templates, number = numbered_templates(features, np.arange(1, len(features)))
     others = features.names(range(1, len(features)))
@@ -106,7 +103,7 @@ def test_bigrams_have_names_of_their_own(a, b):
     assert same == (gaps_alike(a) == gaps_alike(b))
 
 
-def uniform_model(names: str) -> NgramModel:
+def uniform_model(names):
     words = ["<unk>", "<s>", "</s>", *names.split()]
     return NgramModel.from_ngrams(to_ngrams(DictModel({(word,): -1.0 for word in words})))
 
@@ -241,7 +238,7 @@ THREADS = 4
 
 
 @pytest.fixture
-def restless() -> Iterator[None]:
+def restless():
     """Threads take turns as often as they can."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -389,8 +386,8 @@ def test_heap(actions, first):
     """Numbers push, None pops; the heap may begin anywhere in its arrays."""
     room = first + len(actions) + 1
     keys, values = np.full(room, 7.0), np.full(room, -7, np.int32)
-    pushed: list[float] = []
-    reference: list[float] = []
+    pushed = []
+    reference = []
     for action in actions:
         if action is not None:
             heap_push(keys, values, first, len(reference), action, len(pushed))
