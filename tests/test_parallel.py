@@ -1,11 +1,6 @@
 """Mixing strategies against a loop over plain dicts and dense matrices, in one process."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,19 +13,15 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Hinge, Logistic, Perceptron
 from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad
-from torchtune_smt.parallel.base import Serial, Work
-from torchtune_smt.parallel.engine import Engine, InProcess
+from torchtune_smt.parallel.base import Work
+from torchtune_smt.parallel.engine import InProcess
 from torchtune_smt.parallel.mixing import (
     Columns,
     IterMix,
     IterSel,
     Mix,
-    Mixing,
-    ShardTuner,
     labelled_shards,
     random_shards,
 )
@@ -44,10 +35,9 @@ SEED, SHARDS, EPOCHS = 3, 4, 3
 LISTS = random_lists(5, sentences=11)
 SENTENCES = sentences_of(LISTS)
 
-Settings = tuple[Any, Callable[[list[torch.Tensor]], Any]]
 """A loss and an optimizer."""
 
-SETTINGS: dict[str, Settings] = {
+SETTINGS = {
     "adagrad": (Logistic("sum"), partial(AdaGrad, lr=0.2, regularizer=L1(0.05), unregularized=2)),
     "perceptron": (Perceptron("each"), partial(SGD, lr=0.1, average="none")),
     "oscar": (
@@ -59,7 +49,7 @@ SETTINGS: dict[str, Settings] = {
 }
 
 
-def make(settings: Settings, weights: Weights, sentences: Sentences, decoder: Decoder) -> Any:
+def make(settings, weights, sentences, decoder):
     loss, optimizer = settings
     inner = decoder.decoder if isinstance(decoder, OwnFeatures) else decoder
     assert isinstance(inner, ListDecoder)
@@ -76,13 +66,13 @@ def make(settings: Settings, weights: Weights, sentences: Sentences, decoder: De
     )
 
 
-def start() -> Weights:
+def start():
     weights = Weights(DENSE)
     weights.set(list(START), list(START.values()))
     return weights
 
 
-def tuner_of(strategy: Mixing, settings: Settings, engine: Engine | None = None) -> ShardTuner:
+def tuner_of(strategy, settings, engine=None):
     decoder = ListDecoder(LISTS)
     build = partial(make, settings)
     if engine is None:
@@ -92,14 +82,14 @@ def tuner_of(strategy: Mixing, settings: Settings, engine: Engine | None = None)
     return strategy.tuner(Work(build, start(), SENTENCES, decoder, engine, SEED, lines, len(lines)))
 
 
-def rounds_of(tuner: ShardTuner, **options: Any) -> Rounds:
+def rounds_of(tuner, **options):
     return Rounds(tuner, lambda: 0.0, rounds=EPOCHS, **{"result": "last", **options})
 
 
-def reference(algorithm: int, settings: Settings, k: int = 0) -> list[dict[str, float]]:
+def reference(algorithm, settings, k=0):
     """What the shards have come to after each epoch: the algorithms as they are printed."""
     shards = random_shards(len(SENTENCES), SHARDS, SEED)
-    tuners: list[OnlineTuner] = []
+    tuners = []
     v = dict(START)
     mixed = []
     for epoch in range(1, EPOCHS + 1):
@@ -133,12 +123,12 @@ CASES = [
 
 @pytest.mark.parametrize("result", ["last", "average"])
 @pytest.mark.parametrize(("strategy", "algorithm", "k", "name"), CASES)
-def test_algorithms(strategy: Mixing, algorithm: int, k: int, name: str, result: str) -> None:
+def test_algorithms(strategy, algorithm, k, name, result):
     """Mix goes on with the state of each shard."""
     tuner = tuner_of(strategy, SETTINGS[name])
     rounds_of(tuner, result=result).run()
     mixed = reference(algorithm, SETTINGS[name], k)
-    expected: dict[str, float] = {}
+    expected = {}
     for weights in mixed[-1:] if result == "last" else mixed:
         for feature, value in weights.items():
             part = value if result == "last" else value / EPOCHS
@@ -149,30 +139,17 @@ def test_algorithms(strategy: Mixing, algorithm: int, k: int, name: str, result:
     assert algorithm != 4 or len(mixed[-1]) == len(DENSE) + k
 
 
-def test_one_shard_is_the_serial_tuner() -> None:
-    settings = SETTINGS["perceptron"]
-    tuner = tuner_of(IterMix(1), settings)
-    rounds_of(tuner).run()
-    decoder = ListDecoder(LISTS)
-    build = partial(make, settings)
-    work = Work(build, start(), SENTENCES, decoder, InProcess(), SEED, [], 0)
-    serial = Serial().tuner(work)
-    rounds_of(serial).run()  # type: ignore[arg-type]
-    # Features have other ids, and sums other orders.
-    assert values_of(tuner.weights) == pytest.approx(values_of(serial.weights), abs=1e-12)
-
-
 class Fresh(InProcess):
     """Opens a worker for each task."""
 
-    def map(self, common: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+    def map(self, common, tasks):
         for task in tasks:
             self._worker = None
             yield from super().map(common, [task])
 
 
 @pytest.mark.parametrize("strategy", [Mix(SHARDS), IterSel(features=9, shards=SHARDS)])
-def test_what_a_worker_has_done_before_has_no_part_in_it(strategy: Mixing) -> None:
+def test_what_a_worker_has_done_before_has_no_part_in_it(strategy):
     """To the last bit, although its decoder has met features in another order."""
     settings = SETTINGS["adagrad"]
     engine = Fresh()
@@ -185,7 +162,7 @@ def test_what_a_worker_has_done_before_has_no_part_in_it(strategy: Mixing) -> No
     assert found[0] == found[1]
 
 
-def test_a_damaged_state_is_refused() -> None:
+def test_a_damaged_state_is_refused():
     tuner = tuner_of(Mix(SHARDS), SETTINGS["adagrad"])
     next(iter(tuner.round(1)))
     good = tuner.state_dict()
@@ -205,7 +182,7 @@ def test_a_damaged_state_is_refused() -> None:
         tuner_of(Mix(SHARDS - 1), SETTINGS["adagrad"]).load_state_dict(good)
 
 
-def test_shards_without_pairs() -> None:
+def test_shards_without_pairs():
     """Some may have none; if all have none there is nothing to learn from."""
     same = [[(words, row, 0.5) for words, row, _ in hypotheses] for hypotheses in LISTS]
     shards = random_shards(len(LISTS), SHARDS, SEED)
@@ -224,7 +201,7 @@ def test_shards_without_pairs() -> None:
                 list(tuner.round(1))
 
 
-def columns_of(matrix: np.ndarray, names: list[str], n_dense: int) -> Columns:
+def columns_of(matrix, names, n_dense):
     """The columns of a matrix whose rows come as shards send them: without zeros."""
     columns = Columns(Vocabulary(names[:n_dense]), n_dense, len(matrix))
     for row in matrix:
@@ -243,16 +220,14 @@ matrices = st.integers(1, 5).flatmap(
 
 
 @given(matrices, st.integers(1, 6), st.floats(0, 4), st.floats(0, 4))
-def test_selection_is_that_of_the_dense_matrix(
-    matrix: np.ndarray, k: int, threshold: float, strength: float
-) -> None:
+def test_selection_is_that_of_the_dense_matrix(matrix, k, threshold, strength):
     names = [f"f{(7 * i) % 13:02d}" for i in range(matrix.shape[1])]
     columns = columns_of(matrix, names, 2)
     norm = np.linalg.norm(matrix, axis=0)
     mean = dict(zip(names, matrix.mean(0).tolist(), strict=True))
     order = sorted(range(2, len(names)), key=lambda i: (-norm[i], names[i]))
 
-    def check(strategy: IterSel, expected: dict[str, float]) -> None:
+    def check(strategy, expected):
         mixed = strategy.combine(columns).tolist()
         found = dict(zip(columns.features.names(range(len(mixed))), mixed, strict=True))
         expected = {name: value for name, value in expected.items() if value}
@@ -271,7 +246,7 @@ def test_selection_is_that_of_the_dense_matrix(
     check(IterSel(None, strength=strength), expected)
 
 
-def test_examples_of_selection() -> None:
+def test_examples_of_selection():
     """The paper's two matrices hold the same numbers: shards share features in one of them."""
     apart = np.array([[6, 4, 0, 0, 0], [0, 0, 3, 0, 0], [0, 0, 0, 2, 3]], float)
     shared = np.array([[6, 4, 0, 0, 0], [3, 0, 0, 0, 0], [2, 3, 0, 0, 0]], float)
@@ -286,7 +261,7 @@ def test_examples_of_selection() -> None:
     assert not IterSel(None, threshold=2.0).combine(columns).any()
 
 
-def test_random_shards() -> None:
+def test_random_shards():
     shards, same, other = (random_shards(103, 8, seed) for seed in (1, 1, 2))
     assert {shard.size for shard in shards} == {12, 13}
     assert sorted(np.concatenate(shards).tolist()) == list(range(103))
@@ -297,7 +272,7 @@ def test_random_shards() -> None:
     assert len(tuner_of(IterMix(), SETTINGS["adagrad"]).shards) == 1
 
 
-def test_labels_make_shards(tmp_path: Path) -> None:
+def test_labels_make_shards(tmp_path):
     path = tmp_path / "labels"
     path.write_text("news\ntalk\n\nnews\nlaw\n")
     # Line 3 is none of those that are tuned on.
@@ -325,6 +300,6 @@ def test_labels_make_shards(tmp_path: Path) -> None:
         ({"features": None}, "give one of features, threshold and strength"),
     ],
 )
-def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
+def test_options_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         IterSel(**options)

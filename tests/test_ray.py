@@ -1,15 +1,11 @@
 """The engine on a Ray cluster of two nodes on this machine; skipped where Ray is not installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import train
@@ -22,7 +18,7 @@ PLAIN = [(n, "") for n in range(9)]
 
 
 @pytest.fixture(autouse=True)
-def ray() -> Any:
+def ray():
     if importlib.util.find_spec("ray") is None:
         with pytest.raises(InputError, match=r"pip install 'torchtune-smt\[ray\]'"):
             RayEngine()
@@ -30,7 +26,7 @@ def ray() -> Any:
 
 
 @pytest.fixture(scope="module")
-def cluster(repository: Path) -> Iterator[Any]:
+def cluster(repository):
     """A cluster with a head that computes nothing, and two nodes."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
@@ -50,29 +46,27 @@ def cluster(repository: Path) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def engine(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
+def engine(cluster, tmp_path_factory):
     engine = RayEngine(cluster.address, workers=2, deadline=30)
     engine.serve(OpenToy(tmp_path_factory.mktemp("toys")))
     yield engine
     engine.close()
 
 
-def test_results_are_in_the_order_of_tasks(engine: RayEngine) -> None:
+def test_results_are_in_the_order_of_tasks(engine):
     tasks = [(n, "slow" if n in (0, 5) else "") for n in range(9)]
     assert [value for value, _ in engine.map(7, tasks)] == [7 * n for n in range(9)]
     assert [value for value, _ in engine.map(3, PLAIN)] == [3 * n for n in range(9)]
 
 
-def test_errors_come_here(engine: RayEngine) -> None:
+def test_errors_come_here(engine):
     with pytest.raises(InputError, match="^file:3: is bad; make it good$"):
         list(engine.map(1, [(0, "bad")]))
     with pytest.raises(RuntimeError, match="KeyError: 'a bug'"):
         list(engine.map(1, [(0, "bug")]))
 
 
-def test_a_worker_that_is_killed_is_replaced(
-    engine: RayEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_worker_that_is_killed_is_replaced(engine, capsys):
     tasks = [(n, "kill once" if n == 1 else "") for n in range(5)]
     assert [value for value, _ in engine.map(5, tasks)] == [5 * n for n in range(5)]
     assert "a worker was lost (" in capsys.readouterr().err
@@ -80,9 +74,7 @@ def test_a_worker_that_is_killed_is_replaced(
         list(engine.map(5, [(2, "kill")]))
 
 
-def test_time_that_a_task_takes(
-    engine: RayEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_time_that_a_task_takes(engine, monkeypatch, capsys):
     monkeypatch.setattr(engine, "deadline", 4.0)
     tasks = [(n, "hang once" if n == 1 else "") for n in range(3)]
     assert [value for value, _ in engine.map(5, tasks)] == [0, 5, 10]
@@ -101,9 +93,7 @@ def test_time_that_a_task_takes(
     assert "another takes its place" not in capsys.readouterr().err
 
 
-def test_time_of_opening_is_not_that_of_the_first_task(
-    cluster: Any, engine: RayEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_time_of_opening_is_not_that_of_the_first_task(cluster, engine, tmp_path, capsys):
     """But an opening that hangs is ended, too."""
     assert len(list(engine.map(1, PLAIN))) == len(PLAIN)
     slow = RayEngine(cluster.address, workers=2, deadline=7)
@@ -116,7 +106,7 @@ def test_time_of_opening_is_not_that_of_the_first_task(
         list(hanging.map(5, PLAIN))
 
 
-def test_tuning_is_that_of_the_local_engine(engine: RayEngine, cluster: Any, place: Path) -> None:
+def test_tuning_is_that_of_the_local_engine(engine, cluster, place):
     """`engine` has joined the cluster already, and so has this process."""
     assert len(list(engine.map(1, PLAIN))) == len(PLAIN)
     options = ["parallel=itermix", "parallel.shards=3", "tuner.result=last", "data.test=null"]
@@ -127,7 +117,7 @@ def test_tuning_is_that_of_the_local_engine(engine: RayEngine, cluster: Any, pla
         assert (ray.folder / name).read_bytes() == (local.folder / name).read_bytes()
 
 
-def test_a_node_that_dies(engine: RayEngine, cluster: Any) -> None:
+def test_a_node_that_dies(engine, cluster):
     """Last: it does not come back."""
     results = engine.map(2, [(n, "slow") for n in range(12)])
     found = [next(results)[0]]
@@ -136,11 +126,11 @@ def test_a_node_that_dies(engine: RayEngine, cluster: Any) -> None:
     assert found == [2 * n for n in range(12)]
 
 
-def test_ray_that_does_not_answer(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_that_does_not_answer(ray, monkeypatch):
     """By default it is one of its own, whatever cluster runs; signals stay with who had them."""
-    given: list[dict[str, Any]] = []
+    given = []
 
-    def init(**options: Any) -> None:
+    def init(**options):
         given.append(options)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise ConnectionError("no")

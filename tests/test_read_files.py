@@ -1,7 +1,5 @@
 """A run is resumed with the text, lists and weights that it began with, or not at all."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 from pathlib import Path
@@ -38,7 +36,7 @@ OF_LISTS = [
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped(tmp_path_factory):
     """A place with a run on stored lists that was stopped."""
     place = tmp_path_factory.mktemp("stopped")
     (place / "sets").mkdir()
@@ -56,12 +54,12 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(stopped: Path, tmp_path: Path) -> Path:
+def place(stopped, tmp_path):
     """A copy of it."""
     return Path(shutil.copytree(stopped, tmp_path / "place"))
 
 
-def refused(place: Path, *arguments: str) -> str:
+def refused(place, *arguments):
     """Check that the run is not resumed, and that nothing is written; return why."""
     # What was said is added to the log.
     before = content(place, "train.log")
@@ -85,7 +83,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_file_that_has_changed_is_named(place: Path, name: str) -> None:
+def test_a_file_that_has_changed_is_named(place, name):
     option, old, new = CHANGES[name]
     path = place / name
     whole, zipped = path.read_bytes(), name.endswith(".gz")
@@ -105,7 +103,7 @@ def test_a_file_that_has_changed_is_named(place: Path, name: str) -> None:
     run_command("train", "resume=run", folder=place).check()
 
 
-def test_the_start_may_change(place: Path) -> None:
+def test_the_start_may_change(place):
     """The checkpoint has other weights by then."""
     alike = Path(shutil.copytree(place, place.parent / "alike"))
     (place / "start").write_text("LM 0.25\nTM 0.1\n")
@@ -115,13 +113,13 @@ def test_the_start_may_change(place: Path) -> None:
     assert len({*weights}) == 1
 
 
-def test_a_run_that_is_made_longer(place: Path) -> None:
+def test_a_run_that_is_made_longer(place):
     run_command("train", "resume=run", "tuner.keep_lists=true", folder=place).check()
     (place / "test.en").write_text("a fine day\nthank you\n")
     assert refused(place, "tuner.iterations=30").startswith("test.en: has changed since")
 
 
-def test_references_that_come_and_go(place: Path) -> None:
+def test_references_that_come_and_go(place):
     sets = place / "sets"
     (sets / "dev.en").rename(sets / "dev.en.0")
     # It is the same one.
@@ -135,16 +133,16 @@ def test_references_that_come_and_go(place: Path) -> None:
     assert refused(place).startswith("sets/dev.en.1: was one of the files of data.dev when the run")
 
 
-def test_text_that_is_decoded(tmp_path: Path) -> None:
+def test_text_that_is_decoded(tmp_path):
     """Of the bitext the model knows whether it has changed."""
     for name in ("dev.de", "dev.en.0", "test.de", "test.en.0", "train.de", "train.en"):
         shutil.copy(example_folder() / name, tmp_path)
     sets = [f"data.{name}=[{name}.de,{name}.en.0]" for name in ("dev", "test")]
     sets += ["data.train=[train.de,train.en]", "hydra.run.dir=run"]
-    seen: list[dict[str, dict[str, str]]] = []
+    seen = []
 
-    def noted(*arguments: object) -> dict[str, dict[str, str]]:
-        seen.append(read_files(*arguments))  # type: ignore[arg-type]
+    def noted(*arguments):
+        seen.append(read_files(*arguments))
         return seen[-1]
 
     with mock.patch.object(run, "read_files", noted):
@@ -160,7 +158,7 @@ def test_text_that_is_decoded(tmp_path: Path) -> None:
     assert refused(tmp_path).startswith("dev.en.0: has changed since the run began, and is one of")
 
 
-def test_files_of_classes_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_classes_of_ones_own(tmp_path, monkeypatch):
     """Whatever their options name, in lists and dicts, too; of ours it is known what is read."""
     monkeypatch.chdir(tmp_path)
     for name in ("dictionary", "names", "more", "mine"):
@@ -175,7 +173,7 @@ def test_files_of_classes_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monkey
     }
     dataset = SimpleNamespace(split_compounds=None)
     parts = SimpleNamespace(dataset=dataset, decoder=Decoder, metric=None)
-    found = read_files(parts, settings, [])  # type: ignore[arg-type]
+    found = read_files(parts, settings, [])
     assert {option: list(files) for option, files in found.items()} == {
         "decoder.dictionary": ["dictionary"],
         "features.templates[0].of[0]": ["names"],

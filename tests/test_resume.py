@@ -3,17 +3,13 @@
 tests/fuzz/kills.py kills more, in forks, at any moment.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest import mock
 from unittest.mock import Mock
 
@@ -25,10 +21,9 @@ import test_online
 import test_parallel
 import test_rounds
 import torch
-from commands import MODEL, SMALL, Outcome, Run, run_command, train, train_until_saved, write_few
+from commands import MODEL, SMALL, run_command, train, train_until_saved, write_few
 
 from torchtune_smt.core.archive import Archive
-from torchtune_smt.core.arrays import UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.textio import read_lines
@@ -36,7 +31,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders import grammar_decoder
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.optim import AdaGrad
-from torchtune_smt.parallel.mixing import IterSel, Mix, Mixing
+from torchtune_smt.parallel.mixing import IterSel, Mix
 from torchtune_smt.regularizers import L1
 from torchtune_smt.runs import checkpoint
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
@@ -57,30 +52,30 @@ TIMED = ("seconds", "fit/seconds", "speed", "parallel")
 class KilledAt(Checkpoints):
     """Saves whenever something was done, and is killed at some moment; notes what was reported."""
 
-    def __init__(self, folder: Path, moment: int = -1) -> None:
+    def __init__(self, folder, moment=-1):
         super().__init__(folder / "checkpoint", {}, minutes=0)
         self.left, self.reports = moment, []
 
-    def on_report(self, report: Report, run: Rounds) -> None:
+    def on_report(self, report, run):
         numbers = {k: v for k, v in report.numbers.items() if not k.startswith(TIMED)}
         self.reports.append((report.kind, report.round, report.kept, numbers))
         super().on_report(report, run)
         self.on_work()
 
-    def on_work(self, *_: object) -> None:
+    def on_work(self, *_):
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt
 
 
-def online(folder: Path, resumed: bool, start: dict[str, float] | None = None) -> Rounds:
+def online(folder, resumed, start=None):
     tuner, _ = test_online.make_tuner(test_online.random_lists(0), start=start)
     return Rounds(
         tuner, lambda: float(tuner.weights.parameter.detach().sum()), rounds=2, result="average"
     )
 
 
-def batch(folder: Path, resumed: bool, same_set: bool = True) -> Rounds:
+def batch(folder, resumed, same_set=True):
     pool, weights = test_batch.Pool(), test_batch.fresh()
     collector = test_batch.collector_of(pool, weights, None if resumed else folder)
     if resumed:
@@ -90,18 +85,18 @@ def batch(folder: Path, resumed: bool, same_set: bool = True) -> Rounds:
     return Rounds(tuner, score, rounds=4)
 
 
-def grouping(folder: Path, resumed: bool, seed: int = 6, **options: Any) -> Rounds:
+def grouping(folder, resumed, seed=6, **options):
     options = {"rounds": 2, "folder": folder, "resumed": resumed} | options
     return test_grouping.Data(seed).rounds(**options)
 
 
-def shards(strategy: Mixing, folder: Path, resumed: bool) -> Rounds:
+def shards(strategy, folder, resumed):
     tuner = test_parallel.tuner_of(strategy, test_parallel.SETTINGS["adagrad"])
     return test_parallel.rounds_of(tuner)
 
 
 PREPARED = PreparedLearning(test_grouping.OSCAR, test_grouping.LEARNING, "rms", True)
-TUNERS: dict[str, Callable[[Path, bool], Rounds]] = {
+TUNERS = {
     "steps": lambda folder, resumed: test_rounds.run_of([0.0, 3.0, 2.0, 1.0], result="average"),
     "online": online,
     "online, pulled to the start": partial(online, start=test_online.START | {"s:0": 0.3}),
@@ -114,7 +109,7 @@ TUNERS: dict[str, Callable[[Path, bool], Rounds]] = {
 }
 
 
-def outcome(run: Rounds) -> list[Any]:
+def outcome(run):
     weights, progress = run.tuner.weights, run.progress
     assert progress.best is not None
     names = weights.features.names(range(len(weights.features)))
@@ -123,7 +118,7 @@ def outcome(run: Rounds) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", TUNERS)
-def test_killed_at_any_moment(name: str, tmp_path: Path) -> None:
+def test_killed_at_any_moment(name, tmp_path):
     """In each pass over the sentences, and right after each checkpoint."""
     # They wait for each other longer than such small tensors take.
     torch.set_num_threads(1)
@@ -155,32 +150,32 @@ def test_killed_at_any_moment(name: str, tmp_path: Path) -> None:
 class Still(Tuner):
     """Weights with an optimizer, and nothing to be done."""
 
-    def __init__(self, weights: Weights, optimizer: AdaGrad) -> None:
+    def __init__(self, weights, optimizer):
         super().__init__()
         self.weights = weights
         self.optimizer = optimizer
 
-    def round(self, number: int, done: int = 0) -> Iterator[Report]:
+    def round(self, number, done=0):
         return iter(())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return self.optimizer.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict):
         self.optimizer.load_state_dict(state_dict)
 
 
-def run_of(weights: Weights, optimizer: AdaGrad, progress: Progress | None = None) -> Rounds:
+def run_of(weights, optimizer, progress=None):
     run = Rounds(Still(weights, optimizer), lambda: 0.0)
     run.progress = progress or Progress()
     return run
 
 
-def save(path: Path, run: Rounds, fingerprint: dict[str, str] | None = None) -> None:
+def save(path, run, fingerprint=None):
     save_checkpoint(path, run.tuner.weights, run, fingerprint or {})
 
 
-def load(path: Path, run: Rounds, fingerprint: dict[str, str] | None = None) -> Progress:
+def load(path, run, fingerprint=None):
     load_checkpoint(path, run.tuner.weights, run, fingerprint or {})
     return run.progress
 
@@ -194,8 +189,7 @@ _GROUPS = [
     *["tuner.dev.iterations=2", "data.dev=[dev.de,dev.en]", _OFTEN],
 ]
 # Saves after which a run is killed, and taken up again.
-KILLED: dict[str, tuple[list[str], list[int]]] = {
-    "online": (_ONLINE, [1, 4]),
+KILLED = {
     "of_torch": (
         [*_ONLINE, "optimizer._target_=torch.optim.SparseAdam", "tuner.result=average"],
         [3, 5],
@@ -205,11 +199,9 @@ KILLED: dict[str, tuple[list[str], list[int]]] = {
     # Between its last epoch and its weights.
     "end": (["tuner.epochs=1", "tuner.sentences=30"], [1]),
     "pro": ([*_BATCH, "tuner=pro", "tuner.interpolation=0.5"], [1, 1]),
-    "mira": ([*_BATCH, "tuner=mira"], [2]),
     "mert": ([*_BATCH, "tuner=mert", "features=dense", "tuner.solver.restarts=2"], [1]),
-    "stochastic": ([*_BATCH, "tuner=stochastic", "tuner.solver.passes=2"], [1]),
-    # After groups were learnt, after the first iteration, after a fit in the second.
-    "grouping": ([*_GROUPS, "tuner.passes=5", "regularizer.dimension=charts"], [1, 1, 3]),
+    # After groups were learnt, and after a fit in the second iteration.
+    "grouping": ([*_GROUPS, "tuner.passes=5", "regularizer.dimension=charts"], [1, 4]),
     "batch": (
         [
             *[*_GROUPS, "tuner.learning=batch", "regularizer.fraction=0.1"],
@@ -217,7 +209,6 @@ KILLED: dict[str, tuple[list[str], list[int]]] = {
         ],
         [2],
     ),
-    "mix": ([*_GROUPS, "tuner.passes=5", "tuner.learning=mix", "tuner.shards=3"], [2]),
     "clusters": (
         [*_GROUPS, "tuner.passes=5", "tuner.learning=clusters", "tuner.clusters.count=5"],
         [2],
@@ -226,7 +217,7 @@ KILLED: dict[str, tuple[list[str], list[int]]] = {
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_what_is_killed_and_resumed(name: str, place: Path) -> None:
+def test_what_is_killed_and_resumed(name, place):
     """It ends with the files of an undisturbed run, and has measured the same."""
     write_few(place)
     options, places = KILLED[name]
@@ -249,14 +240,14 @@ def test_what_is_killed_and_resumed(name: str, place: Path) -> None:
     assert first == second
 
 
-def measured(folder: Path) -> list[dict[str, float]]:
+def measured(folder):
     """Return what a run has logged, but for what is `TIMED`."""
     lines = map(json.loads, read_lines(folder / "metrics.jsonl"))
     return [{k: v for k, v in line.items() if not k.startswith(TIMED)} for line in lines]
 
 
 @pytest.fixture
-def state() -> tuple[Weights, AdaGrad]:
+def state():
     weights = Weights(["a", "b"])
     weights.set(["x", "y", "z"], [1.0, -2.0, 3.0])
     optimizer = AdaGrad([weights.parameter], lr=0.1, regularizer=L1(0.1), unregularized=2)
@@ -268,12 +259,12 @@ def state() -> tuple[Weights, AdaGrad]:
     return weights, optimizer
 
 
-def fresh() -> tuple[Weights, AdaGrad]:
+def fresh():
     weights = Weights(["a", "b"])
     return weights, AdaGrad([weights.parameter], lr=0.1, regularizer=L1(0.1), unregularized=2)
 
 
-def test_round_trip(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
+def test_round_trip(tmp_path, state):
     weights, optimizer = state
     weights.features.intern(["met but not read yet"])
     ones = torch.ones(5, dtype=torch.float64)
@@ -291,7 +282,7 @@ def test_round_trip(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
     assert torch.equal(again.parameter[:5], weights.parameter)
 
 
-def test_what_is_no_checkpoint_of_this_run(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
+def test_what_is_no_checkpoint_of_this_run(tmp_path, state):
     path = tmp_path / "c.pt"
     with pytest.raises(InputError, match="there is no checkpoint"):
         load(path, run_of(*fresh()))
@@ -308,10 +299,10 @@ def test_what_is_no_checkpoint_of_this_run(tmp_path: Path, state: tuple[Weights,
         load(path, run_of(weights, AdaGrad([weights.parameter])))
 
 
-def test_weights_that_began_with_other_sparse_features(tmp_path: Path) -> None:
+def test_weights_that_began_with_other_sparse_features(tmp_path):
     """Places are numbers: as ``init.file`` has it now, they would be those of other features."""
 
-    def begun(*names: str) -> Weights:
+    def begun(*names):
         weights = Weights(["dense"])
         weights.set(list(names), [0.5] * len(names))
         return weights
@@ -331,11 +322,11 @@ def test_weights_that_began_with_other_sparse_features(tmp_path: Path) -> None:
         assert again.features.names(range(len(again.features))) == ["dense", *names]
 
 
-def vector(length: int, value: float = 1.0) -> torch.Tensor:
+def vector(length, value=1.0):
     return torch.full((length,), value, dtype=torch.float64)
 
 
-IMPOSSIBLE: dict[str, list[Any]] = {
+IMPOSSIBLE = {
     "best": [(1, 2.0), (7, 41.0, vector(3)), (1, 41.0, vector(30))],
     "weights": [vector(30), vector(5, float("nan"))],
     "size": [-1, 3],
@@ -347,9 +338,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n in IMPOSSIBLE for v in IMPOSSIBLE[n]])
-def test_what_cannot_be_is_refused_though_its_checksum_is_right(
-    tmp_path: Path, state: tuple[Weights, AdaGrad], name: str, value: object
-) -> None:
+def test_what_cannot_be_is_refused_though_its_checksum_is_right(tmp_path, state, name, value):
     path = tmp_path / "c.pt"
     save(path, run_of(*state, Progress(3, 2, 70)))
     stored = checkpoint.ARCHIVE.read(path)
@@ -369,9 +358,7 @@ def test_what_cannot_be_is_refused_though_its_checksum_is_right(
     assert not weights.parameter.any() and not optimizer.state
 
 
-def test_a_kill_between_the_names_and_the_checkpoint(
-    tmp_path: Path, state: tuple[Weights, AdaGrad], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_between_the_names_and_the_checkpoint(tmp_path, state, monkeypatch):
     path, (weights, optimizer) = tmp_path / "c.pt", state
     names = checkpoint.NameFile(path)
     save_checkpoint(path, weights, run_of(weights, optimizer), {}, names)
@@ -393,7 +380,7 @@ def test_a_kill_between_the_names_and_the_checkpoint(
     assert torch.equal(last.parameter, again.parameter)
 
 
-def test_only_new_names_are_written(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
+def test_only_new_names_are_written(tmp_path, state):
     """And a checkpoint is as large as what is not 0."""
     weights, optimizer = state
     run = run_of(weights, optimizer)
@@ -420,26 +407,24 @@ ON_LISTS = ["tuner=mert", "features=dense", "threads=1", "tuner.patience=null"]
 FEW = ["data.test=null", "decoder.k=5", "decoder.pop_limit=5", "tuner.sentences=20"]
 
 
-def kept(folder: Path) -> dict[str, bytes]:
+def kept(folder):
     """What commands read of a run that has ended."""
     names = ["weights.txt.gz", "dev.translations.txt", "test.translations.txt", "config.yaml"]
     return {name: (folder / name).read_bytes() for name in [*names, ".hydra/overrides.yaml"]}
 
 
-def test_more_epochs(run: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_epochs(run, place, monkeypatch):
     shorter = train(place, "longer", "threads=2", "tuner.epochs=1")
     assert shorter.bytes() != run.bytes()
-    refused = run_command("train", "resume=longer", folder=place)
-    assert refused.code == 1
-    assert (
-        "this run is finished; to make it longer give more rounds (tuner.epochs=N)" in refused.err
+    run_command("train", "resume=longer", folder=place).refused(
+        "this run is finished; to make it longer give more rounds (tuner.epochs=N)"
     )
     refused = run_command("train", "resume=longer", "tuner.epochs=1", folder=place)
     assert "this run is finished, after 1 of them" in refused.err
     assert shorter.weights.exists()
     before, replace = kept(shorter.folder), Path.replace
 
-    def full(self: Path, target: Path) -> Path:
+    def full(self, target):
         if target.name == no_room_for:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return replace(self, target)
@@ -466,10 +451,10 @@ def test_more_epochs(run: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [line["step"] for line in shorter.metrics()] == [line["step"] for line in run.metrics()]
 
 
-def test_more_iterations(run: Run, place: Path) -> None:
+def test_more_iterations(run, place):
     arguments = [*MODEL, *FEW, *ON_LISTS, "tuner.keep_lists=true"]
 
-    def tuned(name: str, iterations: int) -> Path:
+    def tuned(name, iterations):
         more = [f"tuner.iterations={iterations}", f"hydra.run.dir={name}"]
         run_command("train", *arguments, *more, folder=place).check()
         return place / name
@@ -492,18 +477,18 @@ def test_more_iterations(run: Run, place: Path) -> None:
 IN_BATCHES = ["data.test=null", "threads=1", "tuner.batch_size=10", "tuner.checkpoint_minutes=0"]
 
 
-def train_until_late(place: Path, saves: int, *arguments: str) -> Outcome:
+def train_until_late(place, saves, *arguments):
     """Run train, whose searches take too long once it has saved its state so many times."""
     saved = 0
     save = checkpoint.save_checkpoint
 
-    def counted(*values: Any) -> None:
+    def counted(*values):
         nonlocal saved
         save(*values)
         saved += 1
 
     @contextmanager
-    def late(seconds: float | None) -> Iterator[UInt8]:
+    def late(seconds):
         assert seconds == 5
         yield np.full(1, saved >= saves, np.uint8)
 
@@ -514,7 +499,7 @@ def train_until_late(place: Path, saves: int, *arguments: str) -> Outcome:
         return run_command("train", *arguments, folder=place)
 
 
-def test_late_and_resumed_with_more_time(place: Path) -> None:
+def test_late_and_resumed_with_more_time(place):
     """What was done before stays; with the same seconds the same sentence ends the run again."""
     options = [*MODEL, *SMALL, *IN_BATCHES, "decoder.seconds=5", "hydra.run.dir=late"]
     first = train_until_late(place, 2, *options)

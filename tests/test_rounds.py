@@ -1,18 +1,13 @@
 """The loop of rounds, with a tuner that can be followed by hand, and those who are told of it."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from commands import MODEL, SMALL, Run, run_command
+from commands import MODEL, SMALL, run_command
 from tqdm import tqdm
 
 from torchtune_smt.core.errors import DivergenceError, InputError
@@ -32,13 +27,13 @@ class Steps(Tuner):
     unit = "epoch"
     results = ("best", "last", "average")
 
-    def __init__(self, last: int = 10) -> None:
+    def __init__(self, last=10):
         super().__init__()
         self.weights = Weights(["w"])
         self.last = last
         self.taken = 0
 
-    def round(self, number: int, done: int = 0) -> Iterator[Report]:
+    def round(self, number, done=0):
         for step in range(done, 3 if number <= self.last else 0):
             self.show("stepping", step + 1, 3, "step")
             self.weights.parameter.data += 1
@@ -46,17 +41,17 @@ class Steps(Tuner):
             kind = "part" if step == 1 else "step"
             yield Report(kind, {"train/step": step}, f"step {step}", sentences=5)
 
-    def summary(self, kept: bool) -> Report:
+    def summary(self, kept):
         return Report("round", {"more": float(kept)}, "kept" if kept else "not kept")
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"taken": self.taken}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict):
         self.taken = state_dict["taken"]
 
 
-def run_of(scores: list[float], *callbacks: Callback, last: int = 10, **options: Any) -> Rounds:
+def run_of(scores, *callbacks, last=10, **options):
     """A run in which the weights after a number of rounds have these scores."""
     tuner = Steps(last)
     return Rounds(
@@ -71,30 +66,30 @@ def run_of(scores: list[float], *callbacks: Callback, last: int = 10, **options:
 class Dies(Callback):
     """Ends a run after some reports, or at a place of it."""
 
-    def __init__(self, reports: int = 0, at: tuple[int, int] | None = None) -> None:
+    def __init__(self, reports=0, at=None):
         self.left, self.at = reports, at
 
-    def on_report(self, report: Report, run: Rounds) -> None:
+    def on_report(self, report, run):
         self.left -= 1
         if self.left == 0 or (run.progress.round, run.progress.done) == self.at:
             raise KeyboardInterrupt
 
 
 class Told(Callback):
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
+    def __init__(self):
+        self.calls = []
 
-    def on_start(self, run: Rounds) -> None:
+    def on_start(self, run):
         self.calls.append(("start",))
 
-    def on_report(self, report: Report, run: Rounds) -> None:
+    def on_report(self, report, run):
         progress = run.progress
         self.calls.append((report.kind, report.round, progress.round, progress.done))
 
-    def on_work(self, what: str, done: int, total: int, unit: str) -> None:
+    def on_work(self, what, done, total, unit):
         self.calls.append((what, done, total, unit))
 
-    def on_end(self, run: Rounds) -> None:
+    def on_end(self, run):
         self.calls.append(("end",))
 
 
@@ -102,7 +97,7 @@ class Told(Callback):
     ("scores", "best", "weight"),
     [([1, 2, 5, 3], 2, 6), ([4, 2, 3, 4], 0, 0), ([0, 1, 2, 3], 3, 9)],
 )
-def test_the_best_round_is_kept(scores: list[float], best: int, weight: int) -> None:
+def test_the_best_round_is_kept(scores, best, weight):
     told = Told()
     run = run_of(scores, told)
     progress = run.run()
@@ -123,7 +118,7 @@ def test_the_best_round_is_kept(scores: list[float], best: int, weight: int) -> 
     assert told.calls[-1] == ("end",)
 
 
-def test_which_weights_are_kept_and_when_it_ends() -> None:
+def test_which_weights_are_kept_and_when_it_ends():
     for scores, options, ended, weight in (
         ([1, 2, 5, 3], {"result": "last"}, 4, 9.0),
         ([1, 2, 5, 3], {"result": "average"}, 4, 6.0),
@@ -161,9 +156,7 @@ def test_which_weights_are_kept_and_when_it_ends() -> None:
         ((3, 0), {"patience": 1}, 6.0),
     ],
 )
-def test_a_run_does_not_end_before_where_it_is(
-    tmp_path: Path, at: tuple[int, int], options: dict[str, int], ends: float | str
-) -> None:
+def test_a_run_does_not_end_before_where_it_is(tmp_path, at, options, ends):
     """It has stopped somewhere, and goes on with other options."""
     scores, path = [5.0, 4.0, 3.0, 2.0, 1.0], tmp_path / "checkpoint"
     with pytest.raises(KeyboardInterrupt):
@@ -180,13 +173,13 @@ def test_a_run_does_not_end_before_where_it_is(
     assert run.tuner.weights.parameter.tolist() == (before if isinstance(ends, str) else [ends])
 
 
-def test_when_it_is_saved_and_what(tmp_path: Path) -> None:
+def test_when_it_is_saved_and_what(tmp_path):
     """After a round and a part, but not after each step."""
-    saved: list[tuple[int, int]] = []
+    saved = []
     path = tmp_path / "checkpoint"
 
     class Sees(Callback):
-        def on_report(self, report: Report, run: Rounds) -> None:
+        def on_report(self, report, run):
             if path.exists():
                 saved.append((run.progress.round, run.progress.done))
                 path.unlink()
@@ -195,15 +188,15 @@ def test_when_it_is_saved_and_what(tmp_path: Path) -> None:
     assert saved == [(1, 2), (2, 0), (2, 2), (3, 0)]
     # What cannot be is said before anything is done.
     run = run_of([1, 2], Checkpoints(path, {}))
-    run.tuner.state_dict = lambda: {"moved": np.zeros(2)}  # type: ignore[method-assign]
+    run.tuner.state_dict = lambda: {"moved": np.zeros(2)}
     with pytest.raises(InputError, match=r"of Steps .*\(a ndarray .* saved, as moved\)"):
         run.run()
-    assert run.tuner.taken == 0  # type: ignore[attr-defined]
+    assert run.tuner.taken == 0
 
 
-def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shown(monkeypatch):
     class Interrupted(io.StringIO):
-        def write(self, text: str) -> int:
+        def write(self, text):
             super().write(text)
             raise KeyboardInterrupt
 
@@ -226,7 +219,7 @@ def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.getvalue() == "step 1\n"
 
 
-def test_what_is_recorded(tmp_path: Path) -> None:
+def test_what_is_recorded(tmp_path):
     with RunLog(tmp_path) as log:
         run = run_of([1, 2, 1.5], log)
         run.run()
@@ -273,7 +266,7 @@ class Walk(Tuner):
 """
 
 
-def test_a_tuner_and_a_callback_of_the_users(place: Path) -> None:
+def test_a_tuner_and_a_callback_of_the_users(place):
     (place / "my_tuner.py").write_text(MINE)
     options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=3"]
     walk = ["tuner._target_=my_tuner.Walk", "+tuner.size=0.01"]
@@ -300,7 +293,7 @@ def test_a_tuner_and_a_callback_of_the_users(place: Path) -> None:
         assert bad.code == 1 and said in bad.err and "Traceback" not in bad.err, bad.err
 
 
-def test_the_log_of_a_run(run: Run) -> None:
+def test_the_log_of_a_run(run):
     text = (run.folder / "train.log").read_text()
     printed = run.outcome.out.splitlines()
     assert {line for line in printed if line.startswith(("epoch", "before", "dev", "active"))} <= {
@@ -310,9 +303,9 @@ def test_the_log_of_a_run(run: Run) -> None:
     assert "  train.log             what was printed" in run.outcome.out
 
 
-def test_bars_are_not_taken_down(tmp_path: Path) -> None:
+def test_bars_are_not_taken_down(tmp_path):
     class Terminal(io.StringIO):
-        def isatty(self) -> bool:
+        def isatty(self):
             return True
 
     out, err = Terminal(), Terminal()

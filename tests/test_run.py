@@ -1,9 +1,6 @@
 """A run from Python: the object that the command uses, without Hydra."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from test_rounds import Dies
@@ -25,7 +22,7 @@ FILES = ("weights.txt.gz", "dev.translations.txt", "test.translations.txt")
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+def parts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "model"
     return Parts(
         dataset=Dataset("example", "de", "en", folders=EXAMPLE, tokenize=True, lowercase=True),
@@ -39,7 +36,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     )
 
 
-def done(folder: Path, parts: Parts) -> Run:
+def done(folder, parts):
     run = Run(folder, parts)
     run.prepare()
     run.tune()
@@ -47,7 +44,7 @@ def done(folder: Path, parts: Parts) -> Run:
     return run
 
 
-def test_stopped_and_resumed_equals_uninterrupted(parts: Parts, tmp_path: Path) -> None:
+def test_stopped_and_resumed_equals_uninterrupted(parts, tmp_path):
     done(tmp_path / "whole", parts)
     stopped = Run(tmp_path / "stopped", parts, callbacks=[Dies(at=(3, 0))])
     stopped.prepare()
@@ -62,9 +59,7 @@ def test_stopped_and_resumed_equals_uninterrupted(parts: Parts, tmp_path: Path) 
         assert one == other, name
 
 
-def test_the_scale_of_a_start_does_not_matter(
-    parts: Parts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_scale_of_a_start_does_not_matter(parts, tmp_path, capsys):
     found = []
     for factor in (1.0, 1000.0, 1e-3):
         path = tmp_path / f"{factor}"
@@ -77,7 +72,7 @@ def test_the_scale_of_a_start_does_not_matter(
     assert found[0] == pytest.approx(found[2], rel=0.05)
 
 
-def test_a_tuner_of_lists_and_a_folder_of_one_run(parts: Parts, tmp_path: Path) -> None:
+def test_a_tuner_of_lists_and_a_folder_of_one_run(parts, tmp_path):
     """The tuner's class alone is said: solver, lists and start come from the run."""
     solver = Recipe.of(KBestMira)
     lists = replace(parts, tuning=Recipe.of(BatchTuner), solving=solver, rounds=1)

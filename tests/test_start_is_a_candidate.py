@@ -1,16 +1,11 @@
 """The start is a candidate for the best weights: tuning that makes dev worse is not the result."""
 
-from __future__ import annotations
-
 import json
-from itertools import product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from commands import MODEL, run_command
+from commands import run_command
 from hypothesis import given
 from hypothesis import strategies as st
 from small_lists import ON_LISTS, put, weights_of
@@ -22,7 +17,6 @@ from torchtune_smt.runs.rounds import Progress
 OPTIONS = {
     "online": ["tuner.epochs=3"],
     "pro": ["tuner=pro"],
-    "mira": ["tuner=mira"],
     "mert": ["tuner=mert", "tuner.solver.restarts=3"],
     "stochastic": ["tuner=stochastic"],
     "grouping": ["tuner=grouping", "tuner.tune_on=dev", "tuner.iterations=2", "tuner.passes=2"],
@@ -51,13 +45,13 @@ METRIC = "metric._target_=backwards.Backwards"
 
 
 @pytest.fixture(scope="module")
-def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lists(tmp_path_factory):
     """Lists whose order is good, with two features that say little of it (and sparse ones).
 
     In those called graded, one feature says how good each entry is.
     """
     rng = np.random.default_rng(5)
-    files: dict[str, list[str]] = {name: [] for name in ("dense", "sparse", "graded", "dev.en")}
+    files = {name: [] for name in ("dense", "sparse", "graded", "dev.en")}
     for sentence in range(40):
         words = [f"w{w}" for w in rng.integers(0, 30, 12)]
         files["dev.en"].append(" ".join(words))
@@ -74,7 +68,7 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return put(tmp_path_factory.mktemp("lists"), {**files, **more})
 
 
-def tune(lists: Path, name: str, tuner: str, *options: str) -> tuple[str, list[dict[str, float]]]:
+def tune(lists, name, tuner, *options):
     """Return what a run says, and its record."""
     given = [*ON_LISTS, "data.dev=[dev.de,dev.en]", "data.tokenize=false"]
     given += [f"decoder.dev={'sparse' if tuner == 'grouping' else 'dense'}", *OPTIONS[tuner]]
@@ -84,7 +78,7 @@ def tune(lists: Path, name: str, tuner: str, *options: str) -> tuple[str, list[d
 
 
 @pytest.mark.parametrize("tuner", OPTIONS)
-def test_lists_on_which_tuning_makes_dev_worse(tuner: str, lists: Path) -> None:
+def test_lists_on_which_tuning_makes_dev_worse(tuner, lists):
     folder = lists / tuner
     out, lines = tune(lists, tuner, tuner, "init=zero")
     before = lines[0]["bleu/dev"]
@@ -120,9 +114,9 @@ def test_lists_on_which_tuning_makes_dev_worse(tuner: str, lists: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tuner", "result"),
-    [("online", "average"), *product(["online", "pro", "stochastic"], ["best", "last"])],
+    [("online", "average"), ("online", "best"), ("pro", "last"), ("stochastic", "best")],
 )
-def test_a_start_that_ranks(tuner: str, result: str, lists: Path) -> None:
+def test_a_start_that_ranks(tuner, result, lists):
     """Tuned for the worst translations: the start's weights are kept, or not, as was asked for."""
     name = f"{tuner}_{result}"
     options = [*GOOD_START, METRIC, f"tuner.result={result}"]
@@ -140,40 +134,24 @@ def test_a_start_that_ranks(tuner: str, result: str, lists: Path) -> None:
         assert "gained nothing: dev BLEU is no better than before; tuner.result=best keeps" in out
 
 
-def test_decoding_with_a_start_that_is_best(place: Path) -> None:
-    put(place, {"backwards.py": BACKWARDS})
-    small = ["tuner.epochs=3", "tuner.patience=2", "decoder.k=20", "decoder.pop_limit=10"]
-    options = [*MODEL, *small, "features=rule_id", METRIC, "data.test=null"]
-    out = run_command("train", *options, "hydra.run.dir=backwards", folder=place).check().out
-    # Patience counts from the start.
-    assert "epoch 2: dev BLEU" in out and "epoch 3: dev BLEU" not in out
-    assert "best epoch: 0 (the start)\nlast epoch: 2, dev BLEU" in out
-    weights = weights_of(place / "backwards" / "weights.txt.gz")
-    assert set(map(abs, weights.values())) == {0.1, 1.0} and len(weights) == 12
+def test_a_killed_run_still_knows_its_start(lists, monkeypatch):
+    options = [METRIC, *GOOD_START]
+    tune(lists, "whole", "stochastic", *options)
+    name, save = "killed", checkpoint.save_checkpoint
 
-
-@pytest.mark.parametrize("tuner", ["online", "stochastic", "grouping"])
-def test_a_killed_run_still_knows_its_start(
-    tuner: str, lists: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Groups need sparse features.
-    options = [METRIC, *([] if tuner == "grouping" else GOOD_START)]
-    tune(lists, f"whole_{tuner}", tuner, *options)
-    name, save = f"killed_{tuner}", checkpoint.save_checkpoint
-
-    def save_and_die(*arguments: Any) -> None:
+    def save_and_die(*arguments):
         save(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "save_checkpoint", save_and_die)
         with pytest.raises(AssertionError, match="exit code 130"):
-            tune(lists, name, tuner, *options)
+            tune(lists, name, "stochastic", *options)
     resumed = run_command("train", f"resume={name}", METRIC, folder=lists).check().out
-    assert "best epoch: 0 (the start)" in resumed or "best iteration: 0 (the start)" in resumed
+    assert "best iteration: 0 (the start)" in resumed
     assert "tuning has gained nothing" in resumed
     for file in ("weights.txt.gz", "dev.translations.txt"):
-        assert (lists / name / file).read_bytes() == (lists / f"whole_{tuner}" / file).read_bytes()
+        assert (lists / name / file).read_bytes() == (lists / "whole" / file).read_bytes()
 
 
 @given(
@@ -181,7 +159,7 @@ def test_a_killed_run_still_knows_its_start(
     scores=st.lists(st.integers(0, 5), min_size=1, max_size=8),
     patience=st.none() | st.integers(1, 4),
 )
-def test_best_and_patience(start: int, scores: list[int], patience: int | None) -> None:
+def test_best_and_patience(start, scores, patience):
     """The first of the best, the start among them; so many epochs after it, it is over."""
     progress, done, weights = Progress(), [start], torch.tensor([-1.0])
     progress.note_start(float(start), weights)

@@ -1,11 +1,8 @@
 """Trees of numbers, strings and tensors: what is packed is unpacked, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +32,7 @@ TREES = st.recursive(
 )
 
 
-def assert_equal(found: Any, expected: Any) -> None:
+def assert_equal(found, expected):
     assert type(found) is type(expected)
     if torch.is_tensor(expected):
         assert found.dtype == expected.dtype and torch.equal(found, expected)
@@ -52,13 +49,13 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 
 @given(TREES, st.sampled_from([0, 20, 100]))
-def test_what_is_packed_is_unpacked(tree: Any, longest: int) -> None:
+def test_what_is_packed_is_unpacked(tree, longest):
     text, arrays = packed(tree, longest)
     assert_equal(unpacked(json.loads(json.dumps(text)), arrays, longest), tree)
 
 
 @given(st.lists(st.sampled_from([0.0, -0.0, 1.5, math.nan]), max_size=9), st.integers(1, 40))
-def test_runs_are_the_same_bits(numbers: list[float], times: int) -> None:
+def test_runs_are_the_same_bits(numbers, times):
     whole = torch.tensor(numbers, dtype=torch.float64).repeat_interleave(times)
     text, arrays = packed(whole, 360)
     found = unpacked(text, arrays, 360)
@@ -69,12 +66,12 @@ def test_runs_are_the_same_bits(numbers: list[float], times: int) -> None:
     assert longer[0] == {"tensor": ""} and unpacked(*longer).numel() == whole.numel()
 
 
-def test_sequences_and_numbers_of_numpy() -> None:
+def test_sequences_and_numbers_of_numpy():
     found = unpacked(*packed((np.float64(2.5), np.int64(3), ())))
     assert_equal(found, [2.5, 3, []])
 
 
-def test_objects_are_not_packed() -> None:
+def test_objects_are_not_packed():
     with pytest.raises(TypeError, match="a set cannot be saved, as a/0"):
         packed({"a": [{1}]})
     with pytest.raises(TypeError, match="a float cannot be a key"):
@@ -104,7 +101,7 @@ def test_objects_are_not_packed() -> None:
         [],
     ],
 )
-def test_other_trees_are_refused(tree: Any) -> None:
+def test_other_trees_are_refused(tree):
     arrays = {}
     for name, begin in {"of": [0, 2], "late": [1, 2], "twice": [0, 2, 2], "nothing": []}.items():
         arrays |= {f"{name}/begin": np.array(begin, int), f"{name}/value": np.zeros(len(begin))}
@@ -132,7 +129,7 @@ def test_other_trees_are_refused(tree: Any) -> None:
         ),
     ],
 )
-def test_what_is_damaged(check: Any, good: Any, bad: list[Any]) -> None:
+def test_what_is_damaged(check, good, bad):
     assert check(good) is good
     for value in bad:
         with pytest.raises(ValueError, match="damaged"):

@@ -1,33 +1,28 @@
 """What a worker opens: the model of the run, as far as it needs it, and no text."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from commands import MODEL, SMALL, Run
+from commands import MODEL, SMALL
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, open_dict
+from omegaconf import open_dict
 
 from torchtune_smt.cli.parts import PartsOf, make_parts
-from torchtune_smt.core.archive import Archive, Stored
+from torchtune_smt.core.archive import Archive
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
-from torchtune_smt.runs.task import Task, open_task
+from torchtune_smt.runs.task import open_task
 from torchtune_smt.runs.tuning import Tuning
 from torchtune_smt.runs.workers import OpenWorker
 
-Opened = tuple[DictConfig, Tuning, Task]
-
 
 @pytest.fixture
-def opened(run: Run, monkeypatch: pytest.MonkeyPatch) -> Opened:
+def opened(run, monkeypatch):
     """A run on the bitext, as its first process opens it."""
     model = f"model.folder={run.place / 'outputs' / 'models' / 'example'}"
     options = [*MODEL, *SMALL, model, "tuner.tune_on=train", "model.folds=3", "parallel=itermix"]
@@ -44,13 +39,13 @@ def opened(run: Run, monkeypatch: pytest.MonkeyPatch) -> Opened:
     return cfg, tuning, task
 
 
-def test_a_worker_reads_no_text(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_reads_no_text(opened, monkeypatch):
     """And computes what one does that has read it all."""
     cfg, tuning, task = opened
     shard = ShardTask(1, task.tuning.part([1, 4, 5, 17, 29]))
     expected = ShardWorker(tuning.make_tuner, task.decoder.fork())(active(task.weights), shard)
 
-    def read(*arguments: object, **options: object) -> NoReturn:
+    def read(*arguments, **options):
         raise AssertionError("a text was read")
 
     monkeypatch.setattr(Dataset, "read", read)
@@ -64,15 +59,13 @@ def test_a_worker_reads_no_text(opened: Opened, monkeypatch: pytest.MonkeyPatch)
     assert len(found.weights) > 30
 
 
-def test_what_was_accepted_is_not_verified_again(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_accepted_is_not_verified_again(opened, monkeypatch):
     cfg, _, task = opened
     trusted = {}
 
     read = Archive.read
 
-    def reading(self: Archive, path: Path) -> Stored:
+    def reading(self, path):
         stored = read(self, path)
         trusted[Path(path).name] = stored.trusted
         return stored
@@ -86,7 +79,7 @@ def test_what_was_accepted_is_not_verified_again(
     assert trusted == dict.fromkeys(files, False)
 
 
-def test_another_model_is_refused(opened: Opened) -> None:
+def test_another_model_is_refused(opened):
     cfg, _, task = opened
     open_worker = OpenWorker.of(task, PartsOf.of(cfg), None)
     with pytest.raises(InputError, match="the model that is found by a worker is not that of the"):
