@@ -3,8 +3,6 @@
 They are composed, not run: other tests run such commands on small data.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import NamedTuple
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 
 from torchtune_smt.cli import COMMANDS
 from torchtune_smt.cli.command_line import with_plus
@@ -43,13 +40,13 @@ class Command(NamedTuple):
     line: int
     words: list[str]
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.page}:{self.line}: {shlex.join(self.words)}"
 
 
-def code_lines(text: str) -> list[tuple[int, str]]:
+def code_lines(text):
     """The lines of code blocks, numbered from 1, those that go on with a backslash joined."""
-    lines: list[tuple[int, str]] = []
+    lines = []
     fenced = going_on = False
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("```"):
@@ -63,7 +60,7 @@ def code_lines(text: str) -> list[tuple[int, str]]:
     return lines
 
 
-def commands() -> list[Command]:
+def commands():
     pages = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
     found = []
     for page in pages:
@@ -72,7 +69,7 @@ def commands() -> list[Command]:
                 continue
             lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>;&")
             lexer.whitespace_split = True
-            words: list[str] = []
+            words = []
             for word in [*lexer, "|"]:
                 if word and set(word) <= set("|<>;&"):
                     if words and words[0] in PROGRAMS:
@@ -86,7 +83,7 @@ def commands() -> list[Command]:
 COMMANDS_SHOWN = commands()
 
 
-def check_composed(name: str, arguments: list[str]) -> None:
+def check_composed(name, arguments):
     """Compose what a command would be run with, for each value of a sweep."""
     if name in ("compare", "evaluate", "analyse"):
         paths = [word for word in arguments if "=" not in word and word not in FLAGS]
@@ -95,7 +92,7 @@ def check_composed(name: str, arguments: list[str]) -> None:
             assert paths[0] in ANALYSES
             arguments.append(f"analysis={paths.pop(0)}")
         arguments += [f"systems=[{','.join(paths)}]"] if paths else []
-    overrides: list[list[str]] = [[]]
+    overrides = [[]]
     words = iter(arguments)
     for word in words:
         if word in FLAGS or word == "...":
@@ -108,7 +105,7 @@ def check_composed(name: str, arguments: list[str]) -> None:
             overrides = [[*o, f"hydra.searchpath=[file://{folder}]"] for o in overrides]
             continue
         assert not word.startswith("-"), f"there is no option {word}"
-        override: Override = OverridesParser.create().parse_override(word)
+        override = OverridesParser.create().parse_override(word)
         values = [word]
         if override.is_sweep_override():
             key = override.get_key_element()
@@ -121,7 +118,7 @@ def check_composed(name: str, arguments: list[str]) -> None:
             check_options(config)
 
 
-def check_make(words: list[str]) -> None:
+def check_make(words):
     makefile = (REPOSITORY / "Makefile").read_text()
     for word in words:
         name, equals, _ = word.partition("=")
@@ -130,7 +127,7 @@ def check_make(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS_SHOWN, ids=str)
-def test_command(command: Command) -> None:
+def test_command(command):
     program, *words = command.words
     if program == "make":
         check_make(words)
@@ -153,14 +150,14 @@ def test_command(command: Command) -> None:
         assert arguments[0] in CORPORA
 
 
-def test_every_script_is_shown() -> None:
+def test_every_script_is_shown():
     shown = {word for command in COMMANDS_SHOWN for word in command.words}
     for script in (*CONFIGURED, *OTHERS):
         if (REPOSITORY / script).is_file():
             assert script in shown, f"neither README.md nor docs/ shows {script}"
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """What sections of a page are called in links, as GitHub makes it of their titles."""
     found, fenced = set(), False
     for line in page.read_text(encoding="utf-8").splitlines():
@@ -172,7 +169,7 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
-def test_files_that_are_named_are_there() -> None:
+def test_files_that_are_named_are_there():
     """By a path from the top, or from the package, or by a name within it."""
     folders = [REPOSITORY / name for name in (".", "torchtune_smt", "tests", "docs/examples")]
     names = {path.name for path in (REPOSITORY / "torchtune_smt").rglob("*.py")}
@@ -186,7 +183,7 @@ def test_files_that_are_named_are_there() -> None:
             assert there, f"{page.name} names {name}"
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_lead_somewhere():
     for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
         for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):

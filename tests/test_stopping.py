@@ -8,12 +8,10 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import short_example
-from commands import MODEL, Run, run_command
+from commands import MODEL
 
 from torchtune_smt.core.stopping import (
     Stopped,
@@ -31,7 +29,7 @@ TUNE = [
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[list[object]]:
+def handlers():
     """Those of the tests, which get them back.
 
     Ctrl-C interrupts, though a shell lets what it runs in the background ignore it.
@@ -43,7 +41,7 @@ def handlers() -> Iterator[list[object]]:
         signal.signal(s, handler)
 
 
-def python(*arguments: str | Path, cwd: Path, path: Path | None = None) -> subprocess.Popen[str]:
+def python(*arguments, cwd, path=None):
     """Start Python, with a folder of modules before all others if one is given."""
     paths = [str(p) for p in (path, Path(__file__).parent.parent) if p is not None]
     return subprocess.Popen(
@@ -57,21 +55,19 @@ def python(*arguments: str | Path, cwd: Path, path: Path | None = None) -> subpr
     )
 
 
-def interrupt(number: signal.Signals) -> None:
+def interrupt(number):
     os.kill(os.getpid(), number)
     time.sleep(1)
 
 
 @pytest.fixture(params=SIGNALS, ids=lambda number: number.name)
-def number(request: pytest.FixtureRequest) -> signal.Signals:
+def number(request):
     return signal.Signals(request.param)
 
 
 @pytest.mark.parametrize("error", [None, SystemError, ImportError, SystemExit])
-def test_whatever_exception_an_interrupt_becomes(
-    number: signal.Signals, error: type[BaseException] | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def command() -> int:
+def test_whatever_exception_an_interrupt_becomes(number, error, capsys):
+    def command():
         try:
             interrupt(number)
         except Stopped:
@@ -87,14 +83,14 @@ def test_whatever_exception_an_interrupt_becomes(
 
 
 @pytest.mark.parametrize("kind", ["advised", "dropped"])
-def test_what_is_said_of_a_stop(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_of_a_stop(kind, capsys):
     """Advice from the inside wins; an interrupt that a finaliser drops comes again."""
 
     class Dropping:
-        def __del__(self) -> None:
+        def __del__(self):
             interrupt(signal.SIGINT)
 
-    def command() -> int:
+    def command():
         if kind == "advised":
             with advice_when_stopped(lambda: "outer"), advice_when_stopped(lambda: "go on with x"):
                 interrupt(signal.SIGINT)
@@ -113,10 +109,8 @@ def test_what_is_said_of_a_stop(kind: str, capsys: pytest.CaptureFixture[str]) -
         pytest.fail("an error of whatever comes next in this process would be a stop")
 
 
-def test_without_a_signal_all_stays_as_it_is(
-    handlers: list[object], capsys: pytest.CaptureFixture[str]
-) -> None:
-    def command() -> int:
+def test_without_a_signal_all_stays_as_it_is(handlers, capsys):
+    def command():
         with advice_when_stopped(lambda: "never said"):
             raise SystemError("a bug")
 
@@ -126,7 +120,7 @@ def test_without_a_signal_all_stays_as_it_is(
     assert [signal.getsignal(s) for s in SIGNALS] == handlers
     assert capsys.readouterr().err == ""
     # In another thread than the main one, too; and ignored signals stay ignored.
-    codes: list[int] = []
+    codes = []
     thread = threading.Thread(target=lambda: codes.append(run_stoppable("name", lambda: 5)))
     thread.start()
     thread.join()
@@ -135,7 +129,7 @@ def test_without_a_signal_all_stays_as_it_is(
     assert run_stoppable("name", lambda: os.kill(os.getpid(), signal.SIGINT) or 7) == 7
 
 
-def at_import(folder: Path, module: str, number: signal.Signals) -> Path:
+def at_import(folder, module, number):
     """Return a folder whose modules send this process a signal when `module` is imported."""
     (folder / "sitecustomize.py").write_text(
         textwrap.dedent(f"""
@@ -150,10 +144,12 @@ def at_import(folder: Path, module: str, number: signal.Signals) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["train", "translate", "get-data", "resume"])
-def test_while_modules_are_imported(
-    name: str, number: signal.Signals, repository: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [*zip(["train", "translate", "resume", "get-data"], SIGNALS * 2, strict=True)],
+    indirect=["number"],
+)
+def test_while_modules_are_imported(name, number, repository, tmp_path):
     """Of the console's command by Ctrl-C, and of the script by the other signal."""
     module = {"get-data": "torchtune_smt.data.corpora", "translate": "hydra.main"}.get(
         name, "torch"
@@ -173,9 +169,8 @@ def test_while_modules_are_imported(
     assert list(place.iterdir()) == []
 
 
-def test_while_a_kernel_runs_that_returns_a_named_tuple(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM], ids=str, indirect=True)
+def test_while_a_kernel_runs_that_returns_a_named_tuple(number, tmp_path):
     (tmp_path / "run.py").write_text(
         textwrap.dedent(f"""
             import os, sys, threading
@@ -207,12 +202,9 @@ def test_while_a_kernel_runs_that_returns_a_named_tuple(
     assert process.returncode == 128 + number
 
 
-# What takes long is stopped by one of the signals: above, both are the same.
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT], ids=str, indirect=True)
-def test_while_kernels_are_loaded(number: signal.Signals, repository: Path, tmp_path: Path) -> None:
+def test_while_kernels_are_loaded(number, repository, tmp_path):
     (tmp_path / "run.py").write_text(
         textwrap.dedent(f"""
             import os, sys, time
@@ -234,45 +226,3 @@ def test_while_kernels_are_loaded(number: signal.Signals, repository: Path, tmp_
     assert process.returncode == 128 + number
     assert re.fullmatch(r"torchtune-smt train: stopped(; there is nothing to resume yet)?\n", err)
     assert not list(tmp_path.rglob("*.part"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM], ids=str, indirect=True)
-def test_while_tuning_the_line_says_how_to_resume(
-    number: signal.Signals, repository: Path, place: Path, run: Run
-) -> None:
-    name = "a run"
-    folder = place / name
-    command = [short_example.__file__, "train", *TUNE, f"hydra.run.dir={name}"]
-    process = python(*command, cwd=place)
-    while not (folder / "checkpoint.pt").exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 128 + number
-    # The bar, which was there before, has ended its line.
-    assert err.splitlines()[-1] == (
-        f"torchtune-smt train: stopped; go on with resume='{name}' threads=1"
-    )
-    assert "Traceback" not in err
-    assert not list(folder.rglob("*.part"))
-    options = [f"resume={name}", "tuner.epochs=2", "threads=2"]
-    assert "resuming in epoch" in run_command("train", *options, folder=place).check().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM], ids=str, indirect=True)
-def test_while_a_model_is_built_nothing_is_left(
-    number: signal.Signals, repository: Path, tmp_path: Path
-) -> None:
-    process = python(
-        repository / "scripts" / "build_model.py", "model.folder=models/new", cwd=tmp_path
-    )
-    parts = tmp_path / "models"
-    while not list(parts.glob(".new.*.part")) and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 128 + number
-    assert err == "torchtune-smt build-model: stopped\n"
-    assert not list(parts.iterdir())

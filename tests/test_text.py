@@ -9,7 +9,6 @@ import lzma
 import math
 import re
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ from torchtune_smt.metrics import ExternalScores
 PIECES = ["a", "b c", "ü", "\u2028", "\x85", "\x0c", "\n", "\r\n", "\r", "\ufeff"]
 
 
-def put(path: Path, data: bytes) -> Path:
+def put(path, data):
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
@@ -45,11 +44,11 @@ def put(path: Path, data: bytes) -> Path:
 class Pieces(io.BytesIO):
     """A pipe that gives a byte at a time."""
 
-    def read1(self, size: int | None = -1, /) -> bytes:
+    def read1(self, size=-1, /):
         return super().read1(1)
 
 
-def simple_lines(data: bytes) -> list[str] | int:
+def simple_lines(data):
     """The lines of a text, or the number of the line at which line ends are mixed."""
     text = data.removeprefix(codecs.BOM_UTF8).decode()
     ends = [(match[0] == "\r") for match in re.finditer("\r\n|\r|\n", text)]
@@ -64,9 +63,7 @@ def simple_lines(data: bytes) -> list[str] | int:
     st.integers(1, 5),
     st.sampled_from(["text", "text.gz"]),
 )
-def test_lines_are_the_same_however_they_end_and_are_read(
-    tmp_path_factory: pytest.TempPathFactory, text: str, block: int, name: str
-) -> None:
+def test_lines_are_the_same_however_they_end_and_are_read(tmp_path_factory, text, block, name):
     data = text.encode()
     path = put(tmp_path_factory.mktemp("text") / name, data)
     expected = simple_lines(data)
@@ -85,7 +82,7 @@ def test_lines_are_the_same_however_they_end_and_are_read(
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_bad_utf8_is_located_with_every_line_end(tmp_path: Path, end: str) -> None:
+def test_bad_utf8_is_located_with_every_line_end(tmp_path, end):
     path = tmp_path / "text"
     good = f"ü{end}" * 300_000
     path.write_bytes(good.encode() + b"a\xff" + end.encode() + b"b")
@@ -98,7 +95,7 @@ def test_bad_utf8_is_located_with_every_line_end(tmp_path: Path, end: str) -> No
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=4))
-def test_parallel_lines(counts: list[int]) -> None:
+def test_parallel_lines(counts):
     files = [[f"{f} {i}" for i in range(count)] for f, count in enumerate(counts)]
     rows = []
     try:
@@ -112,7 +109,7 @@ def test_parallel_lines(counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/"])
-def test_a_folder_is_not_written_over(tmp_path: Path, name: str) -> None:
+def test_a_folder_is_not_written_over(tmp_path, name):
     path = tmp_path / "there"
     path.mkdir()
     begun = False
@@ -143,7 +140,7 @@ NO_TEXT = {
 
 
 @pytest.mark.parametrize("what", NO_TEXT)
-def test_what_is_no_text(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_text(what, tmp_path, monkeypatch):
     monkeypatch.setattr(textio, "MAX_LINE", 1 << 22)
     data, message = NO_TEXT[what]
     # Packed with gzip twice, too.
@@ -159,7 +156,7 @@ def test_what_is_no_text(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             list(textio.blocks_of_lines("pipe", Pieces(data)))
 
 
-def test_what_is_a_text_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_a_text_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(textio, "MAX_LINE", 1 << 22)
     assert read_lines(put(tmp_path / "text", b"BZhou is a name\n")) == ["BZhou is a name"]
     path = put(tmp_path / "long.gz", b"a\nb\n" + WIDE + b"\n" + WIDE)
@@ -172,9 +169,7 @@ def test_what_is_a_text_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(textio.blocks_of_lines("pipe", Pieces(b""))) == []
 
 
-def test_a_file_that_is_far_too_long_takes_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_far_too_long_takes_no_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(textio, "_BLOCK", 1 << 16)
     n = 1 << 17
     # A small file of very many lines, which any reader of text takes for good.

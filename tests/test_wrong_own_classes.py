@@ -1,14 +1,10 @@
 """Classes of a user's that do not keep to what is documented: one sentence, and no wrong result."""
 
-from __future__ import annotations
-
-import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +39,7 @@ LISTS = KBestLists.of_strings(
 )
 
 
-def tuned(loss: Any, optimizer: Any = None) -> np.ndarray:
+def tuned(loss, optimizer=None):
     given = partial(SGD, lr=0.1) if optimizer is None else optimizer
     return tune(LISTS, Stochastic(AllPairs(), loss, given, passes=3)).values
 
@@ -51,7 +47,7 @@ def tuned(loss: Any, optimizer: Any = None) -> np.ndarray:
 SOURCES = [Source(3, ["s"]), Source(7, ["t"])]
 
 
-def of_strings(index: Sequence[int], words: Vocabulary | None) -> KBestLists:
+def of_strings(index, words):
     return KBestLists.of_strings([["a"]] * len(index), index=index, words=words)
 
 
@@ -98,12 +94,12 @@ class Numbers:
         ("tuner._target_=mine.Decoding parallel=decode", "parallel: Decode decodes all sentences"),
     ],
 )
-def test_what_classes_do_not_take(options: str, said: str, tmp_path: Path) -> None:
+def test_what_classes_do_not_take(options, said, tmp_path):
     (tmp_path / "mine.py").write_text(CLASSES)
     importlib.invalidate_caches()
-    outcome = run_command("train", *options.split(), "hydra.run.dir=bad", folder=tmp_path)
-    assert outcome.code == 1 and outcome.err.count("\n") == 1
-    assert outcome.err.startswith(f"error: {said}")
+    run_command("train", *options.split(), "hydra.run.dir=bad", folder=tmp_path).refused(
+        f"error: {said}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,38 +120,28 @@ def test_what_classes_do_not_take(options: str, said: str, tmp_path: Path) -> No
             "torchtune_smt.losses.Hinge.no",
             "there is no such class: type object 'Hinge' has no attribute 'no'",
         ),
+        ("torchtune_smt.losses", "this is no class"),
+        ("a..b", "there is no such class: Error loading"),
     ],
 )
-def test_classes_that_cannot_be_had(target: str, said: str, tmp_path: Path) -> None:
+def test_classes_that_cannot_be_had(target, said, tmp_path):
     """The error is one line, with its cause; Hydra logs nothing besides."""
     (tmp_path / "bad_syntax.py").write_text("class X:\n    def f(:\n")
     (tmp_path / "bad_import.py").write_text("import of_nobody\n\n\nclass X: ...\n")
     (tmp_path / "bad_value.py").write_text('class X: ...\n\nraise ValueError("one\\ntwo")\n')
     importlib.invalidate_caches()
     templates = f"features.templates=[{{_target_:{target}}}]"
-    for given in (f"decoder._target_={target}", f"loss._target_={target}", templates):
+    for given in (f"decoder._target_={target}", templates)[: 2 - said.startswith("this is")]:
         outcome = run_command("train", given, "hydra.run.dir=bad", folder=tmp_path)
         option, _, _ = given.partition("=")
         option = f"{option}=" if option.startswith("decoder") else option.removesuffix("._target_")
         option += ": " * (not option.endswith("="))
         assert (outcome.code, outcome.out) == (1, "")
-        assert outcome.err == f"error: {option}{target}: {said}\n"
+        assert outcome.err.startswith(f"error: {option}{target}: {said}")
+        assert outcome.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("torchtune_smt.losses", "this is no class"),
-        ("a..b", "there is no such class: Error loading"),
-    ],
-)
-def test_what_is_no_class(target: str, said: str, tmp_path: Path) -> None:
-    outcome = run_command("train", f"tuner._target_={target}", folder=tmp_path)
-    assert outcome.code == 1 and outcome.err.count("\n") == 1
-    assert outcome.err.startswith(f"error: tuner._target_={target}: {said}")
-
-
-def of_nothing(index: Sequence[int], words: Vocabulary) -> KBestLists:
+def of_nothing(index, words):
     lists = of_strings(index, words)
     return replace(lists.some(np.empty(0, np.int64)), index=lists.index, begin=lists.begin * 0)
 
@@ -174,15 +160,14 @@ def of_nothing(index: Sequence[int], words: Vocabulary) -> KBestLists:
             r"one without words .* the list of 3, 7 is empty",
         ),
     ],
-    ids=["none", "order", "index", "missing", "words", "features", "empty"],
 )
-def test_lists_of_a_decoder(make: Callable[[Vocabulary], Any], message: str) -> None:
+def test_lists_of_a_decoder(make, message):
     @dataclass
     class Own(Decoder):
         lists: Any
         words: Vocabulary
 
-        def decode(self, sources: Any, snapshot: Any, *, k: int | None = None) -> Any:
+        def decode(self, sources, snapshot, *, k=None):
             return self.lists
 
     words, weights = Vocabulary(), Weights([]).frozen()
@@ -206,9 +191,8 @@ def test_lists_of_a_decoder(make: Callable[[Vocabulary], Any], message: str) -> 
         lambda k: None,
         lambda k: np.zeros(k, complex),
     ],
-    ids=["longer", "column", "scalar", "none", "complex"],
 )
-def test_gains_of_a_metric(wrong: Callable[[int], Any]) -> None:
+def test_gains_of_a_metric(wrong):
     metric = SimpleNamespace(gains=lambda kbest: wrong(len(kbest)))
     with pytest.raises(InputError, match=r"SimpleNamespace must return a number .* shape \(2,\)"):
         with_gains(metric, LISTS)
@@ -227,10 +211,10 @@ class Own:
     separable: bool = True
     lazy: bool = True
 
-    def value(self, weights: Tensor) -> Tensor:
+    def value(self, weights):
         return weights.abs().sum()
 
-    def prox(self, weights: Tensor, step: Tensor | float) -> Any:
+    def prox(self, weights, step):
         return self.answer(weights)
 
 
@@ -238,27 +222,26 @@ class Own:
 @pytest.mark.parametrize(
     "answer",
     [lambda w: w[:1], lambda w: w.sum(), lambda w: None, lambda w: w.numpy()],
-    ids=["short", "sum", "none", "numpy"],
 )
-def test_the_prox_of_a_regularizer(kind: Any, answer: Callable[[Tensor], Any]) -> None:
+def test_the_prox_of_a_regularizer(kind, answer):
     with pytest.raises(InputError, match="the prox of Own must return a tensor of the shape"):
         tuned(Hinge(), partial(kind, lr=0.1, regularizer=Own(answer)))
 
 
 @pytest.mark.parametrize("kind", [FOBOS, RDA])
-def test_the_prox_of_a_regularizer_that_is_not_separable(kind: Any) -> None:
+def test_the_prox_of_a_regularizer_that_is_not_separable(kind):
     made = partial(kind, lr=0.1)
     dense = Own(lambda w: w.to_dense(), separable=False)
     with pytest.raises(InputError, match="Own is not separable, .* returned one which is dense"):
         tuned(Hinge(), partial(made, regularizer=dense))
 
-    def fewer(w: Tensor) -> Tensor:
+    def fewer(w):
         return sparse_vector(w.indices()[0][:1], w.values()[:1], w.numel())
 
     with pytest.raises(InputError, match="it must return one with the same indices"):
         tuned(Hinge(), partial(made, regularizer=Own(fewer, separable=False)))
 
-    def same(w: Tensor) -> Tensor:
+    def same(w):
         # Nobody has said that it is coalesced.
         return torch.sparse_coo_tensor(w.indices(), w.values(), w.shape, check_invariants=True)
 
@@ -269,15 +252,15 @@ def test_the_prox_of_a_regularizer_that_is_not_separable(kind: Any) -> None:
 class WithParameter(torch.nn.Module):
     reduction = "sum"
 
-    def __init__(self, trained: bool) -> None:
+    def __init__(self, trained):
         super().__init__()
         self.scale = torch.nn.Parameter(torch.ones(()), requires_grad=trained)
 
-    def forward(self, margins: Tensor) -> Tensor:
+    def forward(self, margins):
         return (1 - self.scale * margins).clamp_min(0)
 
 
-def test_parameters_of_a_loss() -> None:
+def test_parameters_of_a_loss():
     with pytest.raises(TypeError, match="WithParameter has parameters, which nobody would tune"):
         tuned(WithParameter(True))
     np.testing.assert_allclose(tuned(WithParameter(False)), tuned(Hinge("sum")), rtol=1e-12)
@@ -286,14 +269,14 @@ def test_parameters_of_a_loss() -> None:
 class OwnLoss:
     """A loss that is what it is told."""
 
-    def __init__(self, function: Callable[[Tensor], Any], reduction: str = "sum") -> None:
+    def __init__(self, function, reduction="sum"):
         self.function, self.reduction = function, reduction
 
-    def __call__(self, margins: Tensor) -> Any:
+    def __call__(self, margins):
         return self.function(margins)
 
 
-def nan_above_0(margins: Tensor) -> Tensor:
+def nan_above_0(margins):
     return (1 - margins).clamp_min(0) + torch.where(margins > -9, torch.nan, 0.0)
 
 
@@ -310,24 +293,21 @@ def nan_above_0(margins: Tensor) -> Tensor:
             "OwnLoss does not depend on the margins it is given",
         ),
     ],
-    ids=["nan", "detached", "constant", "whole", "unrelated"],
 )
-def test_values_of_a_loss(
-    function: Callable[[Tensor], Any], kind: type[Exception], message: str
-) -> None:
+def test_values_of_a_loss(function, kind, message):
     with pytest.raises(kind, match=message):
         tuned(OwnLoss(function))
 
 
 @pytest.mark.parametrize("reduction", ["none", None, 3])
-def test_the_reduction_of_a_loss(reduction: Any) -> None:
+def test_the_reduction_of_a_loss(reduction):
     with pytest.raises(ValueError, match="reduction of the loss OwnLoss must be"):
         Stochastic(AllPairs(), OwnLoss(torch.exp, reduction), partial(SGD, lr=0.1))
 
 
-def test_a_loss_that_works_in_the_gains() -> None:
+def test_a_loss_that_works_in_the_gains():
     class InPlace(Softmax):
-        def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
+        def __call__(self, scores, gains):
             losses = super().__call__(scores, gains.clone())
             gains.fill_(-1)
             return losses
@@ -344,9 +324,7 @@ def test_a_loss_that_works_in_the_gains() -> None:
 @pytest.mark.parametrize(
     "optimizer", [partial(SGD, lr=0.1), partial(RDA, lr=0.1, regularizer=Oscar(1e-3, 1e-3))]
 )
-def test_modes_of_the_caller_change_nothing(
-    mode: Callable[[], contextlib.AbstractContextManager[Any]], loss: Any, optimizer: Any
-) -> None:
+def test_modes_of_the_caller_change_nothing(mode, loss, optimizer):
     expected = tuned(loss, optimizer)
     with mode():
         np.testing.assert_array_equal(tuned(loss, optimizer), expected)
@@ -361,9 +339,8 @@ def test_modes_of_the_caller_change_nothing(
         (Solution(np.zeros(2), {}), r"of shape \(3,\), .* and shape \(2,\)"),
         (Solution(np.zeros(5), {}), r"of shape \(3,\), .* and shape \(5,\)"),
     ],
-    ids=["array", "complex", "object", "fewer", "more"],
 )
-def test_what_a_solver_returns(found: Any, message: str) -> None:
+def test_what_a_solver_returns(found, message):
     own = SimpleNamespace(solve=lambda lists, start, seed: found)
     with pytest.raises(InputError, match=message):
         tune(LISTS, own)
@@ -373,7 +350,7 @@ def test_what_a_solver_returns(found: Any, message: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def own(run: Run) -> list[str]:
+def own(run):
     """A file of classes in the folder of commands, and what is common to runs with them."""
     (run.place / "mine.py").write_text(CLASSES)
     importlib.invalidate_caches()
@@ -381,7 +358,7 @@ def own(run: Run) -> list[str]:
     return [*MODEL, "features=dense", "data.test=null", "tuner.sentences=10", "decoder.k=5"]
 
 
-def test_numbers_of_a_solver(run: Run, own: list[str]) -> None:
+def test_numbers_of_a_solver(run, own):
     options = ["tuner=batch", "tuner.solver={_target_:mine.Numbers}", "tuner.iterations=1"]
     given = [*own, *options, "hydra.run.dir=numbers"]
     outcome = run_command("train", *given, folder=run.place).check()
@@ -393,11 +370,11 @@ def test_numbers_of_a_solver(run: Run, own: list[str]) -> None:
 class Short(Mixing):
     """A strategy that forgets most of the weights."""
 
-    def combine(self, columns: Any) -> np.ndarray:
+    def combine(self, columns):
         return np.zeros(1)
 
 
-def test_what_a_parallel_strategy_combines(run: Run, own: list[str]) -> None:
+def test_what_a_parallel_strategy_combines(run, own):
     options = [
         "parallel=itermix",
         "parallel._target_=test_wrong_own_classes.Short",
