@@ -13,7 +13,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.metrics import ExternalScores, PhrasalBleu, SacreBleu
+from torchtune_smt.metrics import ExternalScores, SacreBleu
 from torchtune_smt.metrics.lists import minimum_risk
 
 # Few different words, so that translations share some.
@@ -75,15 +75,6 @@ def test_expected_gains_are_those_of_all_pairs(cases, scale):
             assert [kbest.text(h) for h in range(len(kbest))] == [
                 case[h][0] for h in kbest.entry.tolist()
             ]
-
-
-def test_the_one_that_agrees_with_the_others_is_chosen():
-    """And the most probable one where the posterior is sharp."""
-    case = [("x y z w", 1.0), ("a b c d", 0.8), ("a b c e", 0.7), ("a b c", 0.6)]
-    lists = lists_of(case)
-    assert minimum_risk(lists, PhrasalBleu(), 1.0, 1)[0].text(0) == "a b c d"
-    assert minimum_risk(lists, PhrasalBleu(), 100.0, 1)[0].text(0) == "x y z w"
-    assert minimum_risk(lists, PhrasalBleu(), 0.0, 2).n_hypotheses == 2
 
 
 def test_what_is_refused(tmp_path):
