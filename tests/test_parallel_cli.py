@@ -5,38 +5,27 @@ import re
 import pytest
 from commands import MODEL, run_command, train
 
-ITERSEL = ["parallel=itersel", "parallel.features=200", "tuner.result=last"]
-NAMES = ["weights.txt.gz", "dev.translations.txt"]
 
+def test_workers(place):
+    """Any number of them gives the same bytes; they are killed, and the run too, in tests/fuzz.
 
-def test_any_number_of_workers_gives_the_same_bytes(place):
-    """They are killed, and the run with them, in tests/fuzz."""
-    found = []
-    for workers in (1, 2):
-        options = ["data.test=null", "parallel.shards=3", f"engine.workers={workers}"]
-        run = train(place, f"workers_{workers}", *ITERSEL, *options)
-        for tag in ("train/loss", "train/gain", "parallel/shard_features", "parallel/begin"):
-            assert sum(tag in line for line in run.metrics()) == 6
-        parts = [line for line in run.metrics() if "parallel/seconds" in line]
-        assert all(0 < one["parallel/seconds_learning"] < one["parallel/seconds"] for one in parts)
-        tag = "parallel/utilisation"
-        shares = [line[tag] for line in run.metrics() if tag in line]
-        assert len(shares) == 2 and all(0 < share <= 1 for share in shares)
-        assert "  shard 3: 10 sentences, gain 0." in run.outcome.out
-        found.append([(run.folder / name).read_bytes() for name in NAMES])
-    assert found[0] == found[1]
-
-
-def test_workers_have_the_dimension_of_the_driver(place):
-    """It is not counted again, in charts that another decoder has met or not."""
-    options = ["optimizer=fobos_oscar", "regularizer=oscar", "parallel=itermix"]
-    options += ["data.test=null", "tuner.epochs=1", "engine.workers=1"]
-    run = train(place, "oscar", *options, "parallel.shards=2")
+    OSCAR's d is not counted again, in charts that another decoder has met or not.
+    """
+    options = ["optimizer=fobos_oscar", "regularizer=oscar", "parallel=itermix", "data.test=null"]
+    run = train(place, "two_workers", *options, "parallel.shards=3", "engine.workers=2")
+    for tag in ("train/loss", "train/gain", "parallel/shard_features", "parallel/begin"):
+        assert sum(tag in line for line in run.metrics()) == 6
+    parts = [line for line in run.metrics() if "parallel/seconds" in line]
+    assert all(0 < one["parallel/seconds_learning"] < one["parallel/seconds"] for one in parts)
+    tag = "parallel/utilisation"
+    shares = [line[tag] for line in run.metrics() if tag in line]
+    assert len(shares) == 2 and all(0 < share <= 1 for share in shares)
+    assert "  shard 3: 10 sentences, gain 0." in run.outcome.out
     found = re.search(r"OSCAR's d = ([\d,]+) \(features of the charts\)", run.outcome.out)
-    assert found is not None
-    given = f"regularizer.dimension={found[1].replace(',', '')}"
-    same = train(place, "oscar_given", *options, "parallel.shards=2", given)
-    assert same.weights.read_bytes() == run.weights.read_bytes()
+    given = [f"regularizer.dimension={found[1].replace(',', '')}", "engine.workers=1"]
+    same = train(place, "one_worker", *options, "parallel.shards=3", *given)
+    for name in ("weights.txt.gz", "dev.translations.txt"):
+        assert (run.folder / name).read_bytes() == (same.folder / name).read_bytes()
 
 
 REFUSED = {

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import short_example
 from commands import MODEL, SMALL, run_command
+from small_lists import put
 
 LONG = "x" * 300
 
@@ -50,12 +51,11 @@ def test_streams_that_are_closed(repository, run):
     assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")
 
 
-def test_text_is_utf_8_in_any_locale(repository, run):
-    line = f"$SHORT translate weights={run.weights} input=-"
-    given = "xgrün 日 .\n".encode()
-    found = command(repository, run.place, line, given, PYTHONIOENCODING="latin-1")
-    assert found.returncode == 0
-    assert {"xgrün", "日"} <= set(found.stdout.decode("utf-8").split())
+def test_text_is_utf_8_in_any_locale(repository, tmp_path):
+    put(tmp_path, {"weights": "f 1\n"})
+    line, given = "$SHORT rerank weights=weights input=/dev/stdin", "0 ||| xgrün 日 ||| f=1 ||| 0\n"
+    found = command(repository, tmp_path, line, given.encode(), PYTHONIOENCODING="latin-1")
+    assert (found.returncode, found.stdout.decode("utf-8")) == (0, "xgrün 日\n")
 
 
 def test_a_sweep_that_nobody_reads_ends(repository, run):
