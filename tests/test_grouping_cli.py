@@ -184,8 +184,6 @@ REFUSED = {
     "tuner.learning=batch regularizer.lambda2=1e-8": (
         "noise=0.95 says how strong OSCAR is (null: lambda1 and lambda2 do), and"
     ),
-    "regularizer.dimension=5": "regularizer.dimension=5 is smaller than the number",
-    "sampler.threshold=2": "no list has a pair of hypotheses to learn from",
     "decoder=kbest_files decoder.dev=x": "decoder.train is null, and its k-best lists",
     _FILES: "use model=hiero or",
 }

@@ -117,6 +117,8 @@ def importers(repository: Path, module: str, *folders: str) -> set[str]:
     """The files of some folders that import a module, or something of it."""
     found = set()
     for path in (p for folder in folders for p in (repository / folder).rglob("*.py")):
+        if module.rpartition(".")[2] not in path.read_text("utf-8"):
+            continue
         for node in ast.walk(parsed(path)):
             names = []
             if isinstance(node, ast.ImportFrom) and node.module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import shutil
 from collections.abc import Sequence
@@ -568,21 +567,3 @@ def test_nine_iterations_of_mira(shared: Path) -> None:
     # kbmira takes those with equal features for the same, whatever their statistics.
     features_only = replace(stored.lists, statistics=None)
     assert features_only.without_copies().n_hypotheses == 222_437
-
-
-def test_list_and_features_of_one_run_agree(shared: Path) -> None:
-    folder = shared / "oracles" / "moses"
-    decoder = KBestFiles(unique=False)
-    words = decoder.read("words", [folder / "dev.100best.default.gz"])
-    run = folder / "mira"
-    numbers = decoder.read("dev", [run / "run1.features.dat.gz"], [run / "run1.scores.dat.gz"])
-    with gzip.open(run / "run1.features.dat.gz", "rt") as file:
-        rows = [line.split() for line in file if not line.startswith("F")]
-    assert numbers.lists.n_hypotheses == len(rows)
-    dense = np.array([[float(v) for v in row] for row in rows[:2000]])
-    parsed = np.zeros_like(dense)
-    for i in range(len(dense)):
-        for name, value in numbers.lists.features.named(*numbers.lists.row(i)).items():
-            parsed[i, numbers.dense_names.index(name)] = value
-    assert (parsed == dense).all()
-    assert words.dense_names == numbers.dense_names

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reuse import Reuse, count_reuse, firing_features
+from small_lists import listed
 
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBest
 
 Row = dict[int, float]
@@ -18,17 +18,7 @@ lists = st.lists(st.lists(rows, max_size=4), max_size=4)
 
 
 def kbest(index: int, hypotheses: list[Row]) -> KBest:
-    n = len(hypotheses)
-    return KBest(
-        index=index,
-        rows=Rows(
-            np.cumsum([0, *map(len, hypotheses)]),
-            np.array([f for row in hypotheses for f in sorted(row)], np.int32),
-            np.array([row[f] for row in hypotheses for f in sorted(row)], np.float64),
-        ),
-        token_begin=np.arange(n + 1),
-        tokens=np.zeros(n, np.int32),
-    )
+    return listed(index, hypotheses, tokens=[[0]] * len(hypotheses))
 
 
 def fires(hypotheses: list[list[Row]]) -> set[int]:
