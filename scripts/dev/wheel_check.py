@@ -37,6 +37,9 @@ DEV = ["data.train=null", "data.dev=[dev.de,dev.en]", "data.test=null"]
 RERANKED = [*OWN, *DEV, "decoder=kbest_files", "decoder.dev=dev.nbest", "init=zero"]
 MOSES = ["decoder=phrase", "model=moses", "model.ini=moses.ini", "init=moses"]
 WRITTEN = ["model=files", "model.grammar=grammar", "model.language_model=lm.arpa"]
+CLASSES = [
+    *("features=sparse_classes", "model.source_classes=classes", "model.target_classes=classes"),
+]
 FEW = ["decoder.k=8", "decoder.pop_limit=5", "threads=1"]
 RERANK = ["tuner=pro", *RERANKED, *TWICE]
 
@@ -80,7 +83,8 @@ RUNS: list[list[str]] = [
     RERANK,
     ["experiment=green2013", "metric=external", "metric.path=scores", *RERANKED, *ONCE],
     [*OWN, *DEV, *MOSES, *FEW, *ONCE, "sampler.threshold=0"],
-    [*OWN, *DEV, *WRITTEN, *FEW, *ONCE, "sampler.threshold=0"],
+    [*OWN, *DEV, *WRITTEN, *CLASSES, *FEW, *ONCE, "sampler.threshold=0"],
+    [*PHRASE, "features=phrase_classes", "model.classes=5", *SMALL, *ONCE],
     ["init=file", "init.file=runs/0/weights.txt.gz", *SMALL, *ONCE],
 ]
 # What needs more than the package requires, and what it says.
@@ -132,6 +136,7 @@ def write_data() -> None:
     grammar = [f"[X] ||| {w} ||| {o} ||| Cost={i % 5}" for i, (w, o) in enumerate(rules)]
     Path("grammar").write_text("\n".join(grammar) + "\n", "utf-8")
     Path("lm.arpa").write_text(LM)
+    Path("classes").write_text("ein\t1\neine\t1\na\t1\n")
     Path("moses.ini").write_text(INI)
 
 
