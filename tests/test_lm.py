@@ -154,9 +154,6 @@ def test_words_longer_than_the_buffer_are_written(tmp_path):
     assert to_dict(read_arpa(tmp_path / "own.arpa")) == reference
 
 
-CHANGED = SMALL.replace("-0.5\t<s> a", "-0.1\t<s> a")
-
-
 @pytest.fixture
 def path(tmp_path):
     (tmp_path / "model.arpa").write_text(SMALL)
@@ -197,7 +194,7 @@ def test_cache_of_other_content_is_not_read(path, monkeypatch):
     for cache in (False, True, True):
         assert score_of_a(path, cache, expected=expected) == -0.5
     # In place, of equal size, with the old time.
-    path.write_text(CHANGED)
+    path.write_text(SMALL.replace("-0.5\t<s> a", "-0.1\t<s> a"))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     for _ in range(2):
         assert score_of_a(path) == pytest.approx(-0.1)
@@ -227,8 +224,6 @@ def test_damaged_caches_are_replaced(path):
         assert cache_path(path).read_bytes() == whole
 
 
-# The bigrams' first discount is 0 here, so that "d" leaves nothing to back-off.
-NO_BACKOFF = [list("abbbed"), list("bebeb"), list("becbbd")]
 corpora = st.lists(st.lists(st.sampled_from("abcde"), max_size=8), min_size=1, max_size=12)
 
 
@@ -260,7 +255,8 @@ def test_numbers_are_those_of_lmplz(shared, tmp_path):
 
 
 @given(corpora, st.integers(1, 5))
-@example(NO_BACKOFF, 4)
+# The bigrams' first discount is 0 here, so that "d" leaves nothing to back-off.
+@example([list("abbbed"), list("bebeb"), list("becbbd")], 4)
 @settings(max_examples=80)
 def test_numbers_are_those_of_the_definition(sentences, order):
     ngrams = estimate(sentences, order, DISCOUNT_FALLBACK)
