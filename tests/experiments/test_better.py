@@ -45,3 +45,16 @@ def test_rows_are_tuned_judged_and_tabled(
     monkeypatch.setattr("sys.argv", ["better.py", *published, "--folder", str(tmp_path)])
     assert better.main() == 0
     assert (tmp_path / "page" / "table.csv").read_text() == (tmp_path / "table.csv").read_text()
+    # A joint decoder starts from the weights of its parts.
+    asked = better.parse(given)
+    assert better.write_start("example", "joint_started", 1, asked) is None
+    place.rename(tmp_path / "example" / "hiero")
+    place.with_name("phrase_mean").rename(place)
+    (place / "seed0").rename(place / "seed1")
+    path = better.write_start("example", "joint_started", 1, asked)
+    assert path is not None
+    names, values = better.read_any_weights(path)
+    start = {f"hiero_{n}": v for n, v in first.items()} | {
+        f"phrase_{n}": v for n, v in mean.items()
+    }
+    assert names.named(range(len(names)), values) == start

@@ -122,7 +122,7 @@ def better_rows(folder: Path) -> Iterator[tuple[list[str], Callable[[Any], bool]
     for key, row in better.ROWS.items():
         overrides = better.overrides_of("fisher", row, given)
         yield (
-            [*overrides, "seed=3"],
+            [*overrides, *["init.file=x"] * ("started" in key), "seed=3"],
             lambda cfg, key=key: (
                 ("hiero" in cfg.decoder, cfg.data.split_compounds is not None)
                 == ("joint" in key, key.endswith("_de"))

@@ -36,7 +36,7 @@ from command_line import (
 from green2013_moses import templates
 from measured import versions
 from published import merged
-from runs import LOG, REPOSITORY, TRANSLATIONS, WEIGHTS, Run, complete, read_log, said_path
+from runs import LOG, REPOSITORY, START, TRANSLATIONS, WEIGHTS, Run, complete, read_log, said_path
 from tables import RESULT, Group, Result, Section
 from tuned import BATCH, Corpus
 
@@ -87,6 +87,11 @@ _OWN: Final = (
     "decoder.hiero.templates=[rule_id,source_ngram,rule_shape]",
     "decoder.phrase.templates=[rule_id,alignment,lex_reordering]",
 )
+# Each part begins with the weights that it has by itself, and what is learnt is pulled to these.
+_STARTED: Final = (
+    *("decoder=joint", "features=green2013_joint", *_OWN),
+    *("init=file", "tuner.towards=start", "optimizer.regularize_dense=true"),
+)
 _MIRA: Final = ("tuner=mira", "features=dense")
 _CLASSES: Final = "model.classes=50"
 _FORMS: Final = {
@@ -98,6 +103,7 @@ _KINDS: Final = {
     "hiero": Row("Hiero", "sparse", ()),
     "hiero_mira": Row("Hiero, k-best MIRA", "dense", _MIRA),
     "joint": Row("both in one list", "those of both", (*_PHRASES, "decoder=joint", *_OWN)),
+    "joint_started": Row("both in one list, from the weights of each", "those of both", _STARTED),
     "joint_mira": Row("both in one list, k-best MIRA", "dense", ("decoder=joint", *_MIRA)),
     # Of words and their classes, and of classes alone.
     "phrase_classes": Row(
@@ -179,10 +185,36 @@ def judge(
         result.save(folder)
 
 
+def write_start(name: str, key: str, seed: int, given: argparse.Namespace) -> Path | None:
+    """Write the weights of both parts by themselves under the names of a joint decoder's.
+
+    Returns path, optional: of the file; None: they are not there.
+    """
+    weights: dict[str, float] = {}
+    for part in ("hiero", "phrase"):
+        path = place(name, key.replace("joint_started", part), seed, given) / WEIGHTS
+        if not path.is_file():
+            return None
+        names, values = read_any_weights(path)
+        own = names.named(range(len(names)), values)
+        weights |= {f"{part}_{feature}": value for feature, value in own.items()}
+    path = place(name, key, seed, given).with_suffix(".start.txt.gz")
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_weights(path, FrozenWeights.of(weights))
+    return path
+
+
 def do_row(corpus: Corpus, name: str, key: str, seed: int, given: argparse.Namespace) -> bool:
     """Tune a row, or what is left of it, and try its weights; returns whether it is finished."""
-    overrides = overrides_of(name, ROWS[key], given)
-    run = Run(place(name, key, seed, given), (*overrides, f"seed={seed}"))
+    overrides = [*overrides_of(name, ROWS[key], given), f"seed={seed}"]
+    if "init=file" in overrides:
+        start = write_start(name, key, seed, given)
+        if start is None:
+            print("  the rows that it starts from have not been run", flush=True)
+            return False
+        overrides.append(f"{START}{said_path(start)}")
+    run = Run(place(name, key, seed, given), tuple(overrides))
     if not complete(run):
         return False
     log, (begin, end) = read_log(run.folder), run.dates
