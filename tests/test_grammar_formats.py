@@ -313,7 +313,7 @@ def test_reordering_types(name, expected):
         assert (kind.scores, kind.orientations, kind.hierarchical) == expected
 
 
-# What is refused
+# What is refused. No other numbers are taken than those of fuzz/test_readers.py.
 
 GOOD = {
     "cdec": "[X] ||| good ||| good ||| F=1\n",
@@ -330,14 +330,12 @@ BAD = [
     ("cdec", "[X] ||| [X] a ||| [X] b ||| F=1\n", 2, "different numbers of non-terminals"),
     ("cdec", "[X] ||| [X] a [X,1] ||| [1] b [2] ||| F=1\n", 2, r"\[X,1\] occurs twice"),
     ("cdec", "[X] ||| a ||| b [1] ||| F=1\n", 2, r"\[1\] has no counterpart"),
-    ("cdec", "[X] ||| a [X,1] ||| b [X,2] ||| F=1\n", 2, r"\[X,2\] has no counterpart"),
     ("cdec", "[X] ||| a [X,1] b [X,2] ||| [1] [1] ||| F=1\n", 2, r"\[1\] occurs twice"),
     ("cdec", "[X] ||| a [X,1] b [X,1] ||| [1] [2] ||| F=1\n", 2, r"\[X,1\] occurs twice"),
     ("cdec", "[X] ||| [X,1] a [X,2] b [X,3] ||| [1] [2] [3] ||| F=1\n", 2, r"\[X,3\] is the third"),
     ("cdec", "[S] ||| [S,1] [X,2] ||| [1] [2] ||| F=1\n", 2, "left-hand side must be .X.*glue"),
     ("cdec", "[X] ||| a [NP,1] ||| b [1] ||| F=1\n", 2, r"\[NP,1\] has a category other than X"),
     ("cdec", "[X] ||| a ||| b ||| F=\n", 2, "'' is no finite number"),
-    ("cdec", "[X] ||| a ||| b ||| F=x1\n", 2, "'x1' is no finite number"),
     ("cdec", "[X] ||| a ||| b ||| =1\n", 2, "=1 has no feature name"),
     ("cdec", GOOD["cdec"] + "[X] ||| a ||| c ||| F=1 #G=2\n", 3, "#G cannot be written"),
     ("cdec", "[X] ||| a ||| b ||| F=1 G=2 F=3\n", 2, "gives the feature F twice"),
@@ -347,9 +345,7 @@ BAD = [
     ("moses", "a [X] ||| b ||| 1\n", 2, "must end with .X."),
     ("moses", "a [X] ||| b [X]\n", 2, "a field is missing: source .X."),
     ("moses", "[X][X] a [X] ||| b [X] ||| 1 ||| 0-0\n", 2, "different numbers"),
-    ("moses", "a [X] ||| [X][X] b [X] ||| 1 ||| 0-0\n", 2, "different numbers"),
     ("moses", GAPS + "0-0 1-1\n", 2, "belong together"),
-    ("moses", GAPS + "0-0 2-0\n", 2, "belong together"),
     ("moses", "[X][NP] a [X] ||| [X][NP] [X] ||| 1 ||| 0-0\n", 2, "category other than X"),
     ("moses", "a [X] ||| b [X] ||| 1 ||| 0-\n", 2, "0- is no alignment point"),
     ("moses", "a [X] ||| b [X] ||| -0.5 ||| 0-0\n", 2, "-0.5 is no probability"),
@@ -362,8 +358,6 @@ BAD = [
     ("phrases", "ein ||| a\n", 1, "is missing: source ... target ... prob"),
     ("phrases", PHRASES + "x ||| y ||| 1 1 1\n", 5, "has 3 scores, and not 4"),
     ("phrases", PHRASES + " ||| y ||| 1 1 1 1\n", 5, "the source side is empty"),
-    ("phrases", "x ||| y ||| 1 a 1 1\n", 1, "the feature value 'a' is no finite number"),
-    ("phrases", "x ||| y ||| 1 nan 1 1\n", 1, "the feature value 'nan' is no finite number"),
     ("phrases", "x ||| y ||| 1 -1 1 1\n", 1, "-1.0 is no probability"),
     ("phrases", "x ||| y ||| 1 ||| 0-1\n", 1, "0-1 lies outside"),
     ("phrases", "x ||| y ||| 1 ||| 0\n", 1, "0 is no alignment point"),

@@ -154,7 +154,6 @@ OF_CDEC = {
     "=1": "no feature name before the = of '=1'",
     "LM=1 LM=0": "'LM' is given twice",
     "F=1 LM=0": "'LM' is a dense feature that the first line does not have",
-    "LM=0x1": "'0x1' is no finite number",
 }
 CASES = {name: ("moses", MOSES, *row) for name, row in FAULTS.items()}
 CASES |= {
