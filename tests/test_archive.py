@@ -10,6 +10,7 @@ import os
 import resource
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -23,6 +24,7 @@ from hypothesis.extra import numpy as arrays_of
 from numpy.typing import NDArray
 
 from torchtune_smt.cli.hydra_main import error_line
+from torchtune_smt.core import archive
 from torchtune_smt.core.archive import (
     ALIGNMENT,
     Archive,
@@ -266,6 +268,61 @@ def test_trusted_files_are_not_verified(path: Path) -> None:
     os.utime(path, ns=times)
     with trusting([stored.identity]), pytest.raises(InputError, match="is damaged"):
         ARCHIVE.read(path)
+
+
+def test_a_large_file_is_verified_once(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as its place, its content and its times are the same: no one else's copy counts."""
+    caches = tmp_path / "caches"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
+    monkeypatch.setattr(archive, "_PIECE", 64)
+    # What could have been written to just now is not remembered.
+    ARCHIVE.read(path).accept()
+    assert not caches.exists()
+    monkeypatch.setattr(archive, "_SETTLED", 0)
+    assert not ARCHIVE.read(path).trusted and not ARCHIVE.read(path).trusted
+    ARCHIVE.read(path).accept()
+    found = ARCHIVE.read(path)
+    assert found.trusted and oct((caches / "torchtune_smt").stat().st_mode)[-3:] == "700"
+    assert_same(found.arrays, example())
+    for other in (Archive("other", 1, ""), replace(ARCHIVE, version=ARCHIVE.version + 1)):
+        with pytest.raises(InputError):
+            other.read(path)
+    # Damage, its time set back: who changes a file cannot set back when it was changed.
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(found.arrays["records"].tobytes())] ^= 1
+    with path.open("r+b") as file:
+        file.write(damaged)
+    os.utime(path, ns=times)
+    with pytest.raises(InputError, match="records"):
+        ARCHIVE.read(path)
+    ARCHIVE.write(path, 1, example())
+    assert not ARCHIVE.read(path).trusted
+    for _ in range(3):
+        ARCHIVE.write(path, 1, example())
+        monkeypatch.setattr(archive, "_REMEMBERED", 2)
+        ARCHIVE.read(path).accept()
+        assert ARCHIVE.read(path).trusted
+    assert len(list((caches / "torchtune_smt" / "verified").iterdir())) == 2
+
+
+def test_pages_of_a_verified_file_are_let_go(tmp_path: Path) -> None:
+    size = 1 << 25
+    path, array = tmp_path / "file", np.arange(size, dtype=np.uint8)
+    ARCHIVE.write(path, 1, {"numbers": array})
+
+    def resident() -> int:
+        lines = Path("/proc/self/smaps").read_text().split(str(path))
+        return 1024 * int(lines[1].partition("Rss:")[2].split()[0])
+
+    stored = ARCHIVE.read(path)
+    assert resident() < size / 8
+    assert np.array_equal(stored.arrays["numbers"], array) and resident() >= size
+    stored.accept()
+    assert resident() < size / 8
+    assert np.array_equal(stored.arrays["numbers"], array)
 
 
 def test_a_mapped_file_is_not_open(path: Path) -> None:

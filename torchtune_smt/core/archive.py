@@ -19,6 +19,7 @@ import math
 import mmap
 import os
 import struct
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,6 +31,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from torchtune_smt import __version__
+from torchtune_smt.core.caches import cache_folder, make_cache_folder, remove_old
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import (
     atomic_path,
@@ -49,6 +52,12 @@ _MAGIC: Final = b"\x93torchtune-smt\r\n"
 _DIGEST: Final = 16
 _FIRST: Final = len(_MAGIC) + 8 + _DIGEST
 _TYPES: Final = frozenset("|b1 |i1 |u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8".split())
+# Bytes that are verified before their pages are let go. Of a smaller file nothing is remembered.
+_PIECE: Final = 1 << 24
+# Nanoseconds after which who writes to a file gives it another time.
+_SETTLED: Final = 2 * 10**9
+# Files that are remembered as verified, at most.
+_REMEMBERED: Final = 1000
 _NO_ARRAYS: Final[Mapping[str, NDArray[Any]]] = {}
 
 AnyPath = str | os.PathLike[str]
@@ -137,6 +146,7 @@ class Stored(NamedTuple):
     end: where the part ends in the file.
     trusted: whether somebody has accepted it, so that nothing of it need be checked; see
         `trusting`.
+    record: the file of the user's caches that says so from now on, if there is to be one.
     """
 
     content: Any
@@ -146,10 +156,24 @@ class Stored(NamedTuple):
     end: int
     identity: FileIdentity
     trusted: bool
+    record: Path | None
 
     def accept(self) -> None:
-        """Say that it is sound in all that a reader of its kind of file checks."""
+        """Say that it is sound in all that a reader of its kind of file checks.
+
+        Nothing may have been written to its arrays. A large file is remembered in the caches of the
+        user, and trusted when the next command reads it.
+        """
         _accepted.add(self.identity)
+        if self.trusted:
+            return
+        for array in self.arrays.values():
+            _let_go(array)
+        if self.record is not None:
+            with suppress(OSError):
+                make_cache_folder(self.record.parent)
+                self.record.touch()
+                remove_old(self.record.parent, _REMEMBERED, 0)
 
 
 class Mark(NamedTuple):
@@ -401,7 +425,8 @@ class Archive:
         identity = FileIdentity(
             status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, digest.hex()
         )
-        trusted = identity in _trusted
+        record = self._record(identity, status.st_ctime_ns)
+        trusted = identity in _trusted or (record is not None and record.exists())
         arrays: dict[str, NDArray[Any]] = {}
         end = first + length
         for part in parts:
@@ -412,10 +437,24 @@ class Archive:
             if end > size:
                 self._cut_off(path)
             whole = np.frombuffer(mapped, np.uint8, part.nbytes, start)
-            if not trusted and checksum(whole) != part.checksum:
+            if not trusted and _checksum_of_pages(whole) != part.checksum:
                 self._refuse(path, f"is damaged in its part {part.name!r}")
             arrays[part.name] = whole.view(part.type).reshape(part.shape)
-        return Stored(content, arrays, digest.hex(), after, end, identity, trusted)
+        return Stored(content, arrays, digest.hex(), after, end, identity, trusted, record)
+
+    def _record(self, identity: FileIdentity, changed: int) -> Path | None:
+        """Return the file that says that a large one was verified and accepted, once it was.
+
+        Its name says all that would be another one if the file, or what checks it, were: also when
+        the file was last changed in any way (ns), which nobody can set back. None for a file that
+        could be written to now, and have the same time.
+        """
+        folder = cache_folder("verified")
+        settled = time.time_ns() - max(identity.time, changed) > _SETTLED
+        if folder is None or identity.size < _PIECE or not settled:
+            return None
+        said = (__version__, self.kind, self.version, *identity, changed)
+        return folder / checksum(repr(said).encode())
 
     def _cut_off(self, path: AnyPath) -> NoReturn:
         raise _CutOffError(f"is damaged: it ends too early; {self.cure}", path=path)
@@ -430,6 +469,26 @@ def cache_path(source: AnyPath) -> Path:
 def checksum(data: Any) -> str:
     """Return the checksum (32 hexadecimal digits) of bytes or of a contiguous array."""
     return xxhash.xxh3_128(data).hexdigest()
+
+
+def _checksum_of_pages(array: NDArray[np.uint8]) -> str:
+    """Return the checksum of an array of a mapped file, of which no more than a piece is held."""
+    all_of_it = xxhash.xxh3_128()
+    for begin in range(0, array.size, _PIECE):
+        piece = array[begin : begin + _PIECE]
+        all_of_it.update(piece.data)
+        _let_go(piece)
+    return all_of_it.hexdigest()
+
+
+def _let_go(array: NDArray[Any]) -> None:
+    """Give back the pages of a mapped file that nobody has written to: they are read again."""
+    begin, end = array.ctypes.data, array.ctypes.data + array.nbytes
+    begin += -begin % mmap.PAGESIZE
+    if end - begin >= _PIECE // 2:
+        libc = ctypes.CDLL(None)
+        libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        libc.madvise(begin, (end - begin) // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED)
 
 
 def file_checksum(path: AnyPath) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from torchtune_smt.core.archive import Archive, Stored, cache_path, checksum, file_checksum
+from torchtune_smt.core.caches import cache_folder, make_cache_folder, remove_old
 from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.data.preprocess import Preprocessor
@@ -30,12 +31,12 @@ def tokens_of(path: str | os.PathLike[str], text: Preprocessor) -> Iterable[list
     They are kept where what splits the lines is more than blanks, and the file can be read twice.
     """
     made = map(text.tokens, iterate_lines(path))
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = cache_folder("texts")
     moses = (text.tokenize or text.normalize) and text.compounds is None
-    if not (moses and os.path.isabs(caches) and Path(path).is_file()):
+    if not (moses and folder and Path(path).is_file()):
         return made
     key = {"file": file_checksum(path), "made": _made_by(), "text": repr(text)}
-    copy = Path(caches) / "torchtune_smt" / "texts" / checksum(repr(key).encode())
+    copy = folder / checksum(repr(key).encode())
     found = COPY.read_copy(copy, key, _lines)
     if found is None:
         return _keeping(made, Path(path), copy, key)
@@ -63,17 +64,9 @@ def _keeping(
         text = np.frombuffer("".join(lines).encode(), np.uint8)
         if text.size > MOST or file_checksum(path) != key["file"]:
             return
-        copy.parents[1].parent.mkdir(parents=True, exist_ok=True)
-        for folder in (copy.parents[1], copy.parent):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        make_cache_folder(copy.parent)
         COPY.write_copy(copy, key, {}, {"text": text})
-        left = MOST
-        files = [(file.stat(), file) for file in copy.parent.iterdir()]
-        files.sort(key=lambda one: one[0].st_mtime, reverse=True)
-        for number, (status, file) in enumerate(files):
-            left -= status.st_size
-            if number >= KEPT or left < 0:
-                file.unlink()
+        remove_old(copy.parent, KEPT, MOST)
 
 
 @functools.cache
