@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -38,6 +39,7 @@ from torchtune_smt.evaluation.tuned import (
 from torchtune_smt.features.strings import StringFeatures, sources_from
 from torchtune_smt.features.texts import NAMES
 from torchtune_smt.kbest.forms import read_lists
+from torchtune_smt.metrics.base import Metric
 
 _PARTS: Final = ("sampler", "loss", "regularizer", "optimizer")
 # Options that say how lists are read: new ones are to be read so, too.
@@ -47,75 +49,18 @@ _READ_SO: Final = frozenset(("scale", "score", "sizes", "format", "missing"))
 @hydra_main("tune")
 def main(cfg: DictConfig) -> None:
     """Tune weights, write them, and say what was gained."""
-    hydra = HydraConfig.get()
-    for override in hydra.overrides.task:
-        key = override_key(override)
-        if key.startswith("tuner.") and not key.startswith("tuner.solver."):
-            raise InputError(f"{override} would change nothing: one tuning on lists has no rounds")
-    if cfg.test is None and cfg.test_references is not None:
-        raise InputError("test_references are given, and no test")
-    if (cfg.test is not None or cfg.test_columns) and (odd := {*cfg.columns} ^ {*cfg.test_columns}):
-        raise InputError(
-            f"columns of dev and of test must be the same ones, and {min(odd)} is of one alone: "
-            f"give columns.{min(odd)}=FILE, test_columns.{min(odd)}=FILE and test=LISTS"
-        )
-    names = [n for n in ("dev", "references", "test", "test_references") if cfg[n] is not None]
-    paths = {name: paths_of(name, cfg[name]) for name in names}
-    check_apart(paths, ("dev", "test"), ("references", "test_references"))
-    with named_errors("tune"):
-        one_of("count", "leave").check("unlisted", cfg.unlisted)
-    beside = [cfg.groups, cfg.start, cfg.sizes, cfg.test_sizes, cfg.sources, cfg.test_sources]
-    beside += [*cfg.columns.values(), *cfg.test_columns.values()]
-    read = [*chain.from_iterable(paths.values()), *filter(lambda x: isinstance(x, str), beside)]
-    check_written({"weights": cfg.weights, "html": cfg.html}, filter(os.path.isfile, read))
-    firsts = {name: some[0] for name, some in paths.items() if name in ("dev", "test")}
-    labels = {name: Path(first).name for name, first in firsts.items()}
-    if len({*labels.values()}) < len(labels):
-        labels = firsts
-    metric, solving = make(cfg, "metric", "bind"), recipe(cfg, "tuner.solver", "solve")
-    if solving.names.isdisjoint(_PARTS):
-        solver = solving.make()
-        chosen = f"tuner={hydra.runtime.choices['tuner']}"
-        refuse_given({x: f"{chosen} takes no {x}" for x in _PARTS}, hydra.overrides.task)
-    else:
-        # It brings what learns, which other solvers do without.
-        from torchtune_smt.cli.parts import solver_on_lists
-
-        solver = solver_on_lists(cfg, solving, lambda: [*dense, *NAMES])
+    _check_options(cfg)
+    paths = _paths(cfg)
+    dense: list[str] = []
+    metric, solver = make(cfg, "metric", "bind"), _solver(cfg, dense)
     with named_errors("strings"):
         strings = StringFeatures(tuple(cfg.strings), cfg.strings_bits) if cfg.strings else None
     words, features = Vocabulary(), Vocabulary()
-    dense: list[str] = []
-    sets = []
-    both = (("dev", "references"), ("test", "test_references"))
-    for name, references in (pair for pair in both if pair[0] in paths):
-        with named_errors(name):
-            stored = read_lists(
-                paths[name],
-                cfg.format,
-                words=words,
-                features=features,
-                dense=dense or cfg.dense,
-                missing=cfg.missing,
-                on_error=cfg.on_error,
-                score=cfg.score,
-                sizes=cfg.sizes if name == "dev" or cfg.test_sizes is None else cfg.test_sizes,
-                columns=cfg.columns if name == "dev" else cfg.test_columns,
-                scale=cfg.scale,
-            )
-            stored.check_features(paths[name][0])
-            dense = dense or list(stored.dense_names)
-        if stored.skipped:
-            print(f"{cfg[name]}: {stored.summary()}", file=sys.stderr)
-        given = paths.get(references)
-        found = references_of_files(given, stored) if given else own_references(stored, name)
-        called = ", ".join(given or paths[name])
-        lists, rows = with_references(stored, found, called, count=cfg.unlisted == "count")
-        look_at(lists, rows, paths[name][0], called, getattr(metric, "filters", ()))
-        groups = None if cfg.groups is None else groups_of(cfg.groups, lists)
-        of = sources_from(cfg.sources if name == "dev" else cfg.test_sources, strings)(stored)
-        source = None if of is None else [of.get(number, "") for number in lists.index.tolist()]
-        sets.append(ListSet(labels[name], lists, rows, groups, source))
+    sets = [
+        _read_set(cfg, name, paths, words, features, dense, metric, strings)
+        for name in ("dev", "test")
+        if name in paths
+    ]
     start = None if cfg.start is None else start_of(cfg.start, features)
     with named_errors("tune"):
         tuned = tune_lists(
@@ -141,8 +86,105 @@ def main(cfg: DictConfig) -> None:
 
         write_tuned(Path(cfg.html), tuned)
         print(f"report: {cfg.html}", file=sys.stderr)
+    print(f"Now try: {_next_command(cfg)}", file=sys.stderr)
+
+
+def _check_options(cfg: DictConfig) -> None:
+    """Raise InputError if options do not go together, or would change nothing."""
+    for override in HydraConfig.get().overrides.task:
+        key = override_key(override)
+        if key.startswith("tuner.") and not key.startswith("tuner.solver."):
+            raise InputError(f"{override} would change nothing: one tuning on lists has no rounds")
+    if cfg.test is None and cfg.test_references is not None:
+        raise InputError("test_references are given, and no test")
+    if (cfg.test is not None or cfg.test_columns) and (odd := {*cfg.columns} ^ {*cfg.test_columns}):
+        raise InputError(
+            f"columns of dev and of test must be the same ones, and {min(odd)} is of one alone: "
+            f"give columns.{min(odd)}=FILE, test_columns.{min(odd)}=FILE and test=LISTS"
+        )
+
+
+def _paths(cfg: DictConfig) -> dict[str, list[str]]:
+    """Return the files of lists and references, by the options that name them.
+
+    Raises InputError: one is there twice, or what is to be written would replace what is read.
+    """
+    names = [n for n in ("dev", "references", "test", "test_references") if cfg[n] is not None]
+    paths = {name: paths_of(name, cfg[name]) for name in names}
+    check_apart(paths, ("dev", "test"), ("references", "test_references"))
+    with named_errors("tune"):
+        one_of("count", "leave").check("unlisted", cfg.unlisted)
+    beside = [cfg.groups, cfg.start, cfg.sizes, cfg.test_sizes, cfg.sources, cfg.test_sources]
+    beside += [*cfg.columns.values(), *cfg.test_columns.values()]
+    read = [*chain.from_iterable(paths.values()), *filter(lambda x: isinstance(x, str), beside)]
+    check_written({"weights": cfg.weights, "html": cfg.html}, filter(os.path.isfile, read))
+    return paths
+
+
+def _solver(cfg: DictConfig, dense: Sequence[str]) -> Any:
+    """Return what finds weights; `dense` will have the names of dense features by then."""
+    solving, hydra = recipe(cfg, "tuner.solver", "solve"), HydraConfig.get()
+    if solving.names.isdisjoint(_PARTS):
+        chosen = f"tuner={hydra.runtime.choices['tuner']}"
+        refuse_given({x: f"{chosen} takes no {x}" for x in _PARTS}, hydra.overrides.task)
+        return solving.make()
+    # It brings what learns, which other solvers do without.
+    from torchtune_smt.cli.parts import solver_on_lists
+
+    return solver_on_lists(cfg, solving, lambda: [*dense, *NAMES])
+
+
+def _read_set(
+    cfg: DictConfig,
+    name: str,
+    paths: Mapping[str, Sequence[str]],
+    words: Vocabulary,
+    features: Vocabulary,
+    dense: list[str],
+    metric: Metric,
+    strings: StringFeatures | None,
+) -> ListSet:
+    """Return the lists of dev or test, with their references.
+
+    dense: gets the names of dense features, if it has none.
+    """
+    test = name == "test"
+    own, given = paths[name], paths.get("test_references" if test else "references")
+    with named_errors(name):
+        stored = read_lists(
+            own,
+            cfg.format,
+            words=words,
+            features=features,
+            dense=dense or cfg.dense,
+            missing=cfg.missing,
+            on_error=cfg.on_error,
+            score=cfg.score,
+            sizes=cfg.test_sizes if test and cfg.test_sizes is not None else cfg.sizes,
+            columns=cfg.test_columns if test else cfg.columns,
+            scale=cfg.scale,
+        )
+        stored.check_features(own[0])
+        dense[:] = dense or stored.dense_names
+    if stored.skipped:
+        print(f"{cfg[name]}: {stored.summary()}", file=sys.stderr)
+    found = references_of_files(given, stored) if given else own_references(stored, name)
+    called = ", ".join(given or own)
+    lists, rows = with_references(stored, found, called, count=cfg.unlisted == "count")
+    look_at(lists, rows, own[0], called, getattr(metric, "filters", ()))
+    groups = None if cfg.groups is None else groups_of(cfg.groups, lists)
+    of = sources_from(cfg.test_sources if test else cfg.sources, strings)(stored)
+    source = None if of is None else [of.get(number, "") for number in lists.index.tolist()]
+    # Files of one name are told apart by where they lie.
+    firsts = [paths[one][0] for one in ("dev", "test") if one in paths]
+    alike = len({Path(first).name for first in firsts}) < len(firsts)
+    return ListSet(own[0] if alike else Path(own[0]).name, lists, rows, groups, source)
+
+
+def _next_command(cfg: DictConfig) -> str:
+    """Return the command that applies the weights to new lists, as it is typed in a shell."""
     read_so = []
-    for option in hydra.overrides.task:
+    for option in HydraConfig.get().overrides.task:
         key = override_key(option)
         if key.startswith("columns."):
             read_so.append(f"{key}=NEW_COLUMN")
@@ -150,5 +192,5 @@ def main(cfg: DictConfig) -> None:
             read_so.append("sizes=NEW_SIZES")
         elif key.partition(".")[0] in _READ_SO:
             read_so.append(shlex.quote(option.lstrip("+")))
-    next_one = [program_name(), "rerank", typed("weights", str(cfg.weights)), *read_so]
-    print(f"Now try: {' '.join(next_one)} input=NEW_LISTS output=RERANKED", file=sys.stderr)
+    command = [program_name(), "rerank", typed("weights", str(cfg.weights)), *read_so]
+    return f"{' '.join(command)} input=NEW_LISTS output=RERANKED"
