@@ -53,7 +53,8 @@ NOTES: Final = (
     "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). All rows are tuned on dev: "
     "dense ones by k-best MIRA, others by the default tuner (online, AdaGrad, L1). MBR: of the "
     "list under the same weights the hypothesis with the largest expected BLEU+1. Mean: the mean "
-    "of the weights of the seeds."
+    "of the weights of the seeds. p: of the difference from `phrase` with the same seed "
+    "(approximate randomisation), and in parentheses after Holm's correction for the column."
 )
 SETS: Final = ("dev", "devtest", "test")
 SEEDS: Final = (1, 2, 3, 4, 5)
@@ -162,7 +163,7 @@ def judge(
     if (run.folder / RESULT).is_file():
         return
     translate(corpus, run.overrides, run.folder)
-    row = ROWS[key.removesuffix(MEAN)]
+    row, beside = ROWS[key.removesuffix(MEAN)], place(name, BASELINE, described["seed"], given)
     for how in ("", MBR):
         method = f"{row.method}{', mean of weights' * key.endswith(MEAN)}{', MBR' * (how == MBR)}"
         scores = {one: corpus.bleu(one, run.folder / f"{one}{how}{TRANSLATIONS}") for one in SETS}
@@ -180,6 +181,12 @@ def judge(
             versions=versions(),
             **(described | scores),
         )
+        for one in ("devtest", "test"):
+            base, own = (
+                at / f"{one}{h}{TRANSLATIONS}" for at, h in ((beside, ""), (run.folder, how))
+            )
+            if base != own and base.is_file():
+                setattr(result, f"p_{one}", corpus.p_value(one, base, own))
         folder = run.folder if how == "" else run.folder / "mbr"
         folder.mkdir(exist_ok=True)
         result.save(folder)
@@ -264,12 +271,14 @@ def write_tables(given: argparse.Namespace, output: Path) -> None:
         sections.append(Section(name, about, results))
         lines += [f"## {name}", "", about, "", *tables.header(results)]
         lines += [
-            "| row | method | features | seed | active | dev | devtest | test | CPU minutes |",
-            "|---|---|---|---|---|---|---|---|---|",
+            "| row | method | features | seed | active | dev | devtest | p | test | p "
+            "| CPU minutes |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
         ]
-        for r in results:
+        columns = [tables.p_column(results, one, lambda _: BASELINE) for one in ("devtest", "test")]
+        for r, *p in zip(results, *columns, strict=True):
             cells = [r.row, r.method, r.features, str(r.seed or ""), f"{r.active:,}"]
-            cells += [f"{score:.2f}" for score in (r.dev, r.devtest, r.test)]
+            cells += [f"{r.dev:.2f}", f"{r.devtest:.2f}", p[0], f"{r.test:.2f}", p[1]]
             lines.append(f"| {' | '.join([*cells, f'{r.cpu_minutes:.1f}'])} |")
         by_row: dict[str, list[Result]] = {}
         for r in results:
