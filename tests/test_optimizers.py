@@ -304,6 +304,24 @@ def test_scales_do_not_underflow_and_paths_do_not_grow_for_ever(longest, monkeyp
         assert close(lazy.averaged(), twin.averaged())
 
 
+def test_a_regularizer_may_change_between_steps():
+    start = [0.9, -0.8, 0.7]
+    parameter, twin = parameter_of(start), EagerFobos(start, 0.1, L1(0.3))
+    lazy = FOBOS([parameter], 0.1, L1(0.3), schedule="constant")
+    oscars = [(Oscar(0.01, 0.1), exempt) for exempt in (0, 2, 0)]
+    others = [L1(0.3), ElasticNet(0.1, 0.4), L2(0.2), NonNegative(), L1(0.1)]
+    others = [(regularizer, exempt) for exempt, regularizer in enumerate([*others, NonNegative()])]
+    for regularizer, exempt in [*others[:2], *oscars, *others[2:]]:
+        lazy.param_groups[0]["regularizer"] = twin.regularizer = regularizer
+        lazy.param_groups[0]["unregularized"] = twin.unregularized = exempt % 3
+        for entries in ([(0, 1.0)], [], [(2, -1.0)]):
+            set_gradient(parameter, entries)
+            lazy.step()
+            twin.step(entries)
+    lazy.flush()
+    assert close(parameter, twin.w)
+
+
 def test_oscar_step_costs_nothing_in_the_number_of_zeros():
     """The weights that are not 0 are found once; afterwards a list of them is kept."""
     parameter = parameter_of(np.zeros(50))
