@@ -41,6 +41,7 @@ def plain(lists: KBestLists) -> Plain:
             feature, value = kbest.row(h)
             score = None if kbest.score is None else float(kbest.score[h])
             hypotheses.append((kbest.text(h), kbest.features.named(feature, value), score))
+        assert kbest.texts() == [text for text, _, _ in hypotheses]
         found.append((id, hypotheses))
     return found
 

@@ -25,7 +25,7 @@ from torchtune_smt.lm import (
     write_arpa,
 )
 from torchtune_smt.lm.folds import fold_of
-from torchtune_smt.lm.kernels import advance, transition
+from torchtune_smt.lm.kernels import advance, asked, match, recall, transition
 from torchtune_smt.lm.tables import read_cache, write_cache
 
 SMALL = """\\data\\
@@ -397,6 +397,32 @@ def test_minimised_states_score_as_the_full_history(reference, words, bos):
         _, state = advance(*model.tables, state, int(id))
         assert model.tables.nodes["length"][state] < model.order
         history += (word,)
+
+
+def test_a_memo_remembers_what_the_model_says():
+    """Of more pairs of a state and a word than it has places, which come again and again."""
+    rng = np.random.default_rng(3)
+    words = [BEGIN, END, "<unk>", *map(str, range(100))]
+    pairs = {(words[a], words[b]): float(-rng.random()) for a, b in rng.integers(3, 103, (900, 2))}
+    reference = DictModel(
+        {**{(word,): float(-rng.random()) for word in words}, **pairs},
+        {(word,): float(-rng.random()) for word in words},
+    )
+    model = NgramModel.from_ngrams(to_ngrams(reference))
+    table, nodes = model.tables
+    lm, pairs_asked = asked(table, nodes), set()
+    for word in rng.integers(0, len(words), 30_000).tolist():
+        state = int(rng.choice(nodes["state"]))
+        pairs_asked.add((state, word))
+        place = recall(lm, state, word)
+        logp, node = match(table, nodes, state, word)
+        after = nodes["state"][node]
+        found, wanted = lm.memo[place], nodes[node]
+        assert (found["logp"], found["node"], found["state"]) == (logp, node, after)
+        assert found["length"] == wanted["length"]
+        assert found["extends_left"] == wanted["extends_left"]
+        assert found["reach"] == nodes["length"][after]
+    assert len(pairs_asked) > lm.memo.size
 
 
 @given(dict_models(closed=True))

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from io import BufferedReader
-from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -62,14 +61,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     detokenizer = Detokenizer(
         cfg.data.target_language, cfg.capitalize, verbatim=bool(cfg.data.tokenize)
     )
-
-    def texts(kbest: KBest, count: int) -> list[str]:
-        begin, tokens = kbest.strings()
-        words = decoder.words.names(tokens[begin[0] : begin[count]].tolist())
-        ends = (begin[: count + 1] - begin[0]).tolist()
-        line = detokenizer.line if cfg.detokenize else " ".join
-        return [line(words[first:last]) for first, last in pairwise(ends)]
-
+    line = detokenizer.line if cfg.detokenize else " ".join
     uncovered = Uncovered(decoder)
     # Where the answers are seen, a bar would be in their midst.
     seen = cfg.output in (None, "-") and sys.stdout.isatty()
@@ -90,9 +82,9 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
                     continue
                 kbest = next(answers)
                 if cfg.n_best is None:
-                    out.write(texts(kbest, 1)[0] + "\n")
+                    out.write(kbest.texts(1, line)[0] + "\n")
                     continue
-                whole = texts(kbest, len(kbest))
+                whole = kbest.texts(line=line)
                 out.writelines(nbest_lines(kbest, whole, decoder.dense_names))
             out.flush()
             bar.update(len(batch))

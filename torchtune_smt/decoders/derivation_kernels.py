@@ -117,23 +117,12 @@ def _search(
 
         if item[v, FIRST] < 0:
             # Open the item: queue every edge with its children's best derivations.
-            incoming = 0
-            e = chart_item[v, EDGE]
-            while e >= 0:
-                incoming += 1
-                e = edge[e, NEXT]
-            if used[0] + incoming > derivation.shape[0]:
+            d, first, queued, e = used[0], used[2], 0, chart_item[v, EDGE]
+            if used[1] + 4 > pool.size:
                 return False
-            if used[1] + 4 > pool.size or used[2] + incoming + 4 > queue_key.size:
-                return False
-            item[v, FIRST], item[v, _ROOM] = used[1], 4
-            item[v, _QUEUE], item[v, _QUEUE_ROOM] = used[2], incoming + 4
-            used[1] += 4
-            used[2] += incoming + 4
-            e = chart_item[v, EDGE]
             while e >= 0:
-                d = used[0]
-                used[0] += 1
+                if d == derivation.shape[0] or first + queued + 4 >= queue_key.size:
+                    return False
                 derivation[d, 0], derivation[d, RANK1], derivation[d, RANK2] = e, 0, 0
                 total = edge_score[e, 0]
                 if edge[e, CHILD1] >= 0:
@@ -141,9 +130,13 @@ def _search(
                 if edge[e, CHILD2] >= 0:
                     total += best[edge[e, CHILD2]]
                 score[d] = total
-                heap_push(queue_key, queue_value, item[v, _QUEUE], item[v, _QUEUED], total, d)
-                item[v, _QUEUED] += 1
+                heap_push(queue_key, queue_value, first, queued, total, d)
+                d += 1
+                queued += 1
                 e = edge[e, NEXT]
+            item[v, FIRST], item[v, _ROOM] = used[1], 4
+            item[v, _QUEUE], item[v, _QUEUED], item[v, _QUEUE_ROOM] = first, queued, queued + 4
+            used[0], used[1], used[2] = d, used[1] + 4, first + queued + 4
 
         if item[v, _CURRENT] < 0:
             if item[v, _QUEUED] == 0:
@@ -208,6 +201,8 @@ def _search(
                 pool[item[v, FIRST] + item[v, COUNT]] = d
                 item[v, COUNT] += 1
             item[v, _TASK] = _SUCCEED_FIRST
+            # What succeeds it, which asks its children for more, waits until the next is wanted.
+            continue
 
         # Queue its successors. Every derivation succeeds one other, so none is queued twice:
         # (rank 1, 0) is followed by the next rank 1, each one by the next rank 2.

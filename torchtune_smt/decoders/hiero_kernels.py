@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Int32, Int64, Records, UInt8
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt8
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.core.sequences_kernels import longer
 from torchtune_smt.decoders.search_kernels import (
@@ -34,6 +34,9 @@ from torchtune_smt.decoders.search_kernels import (
 )
 from torchtune_smt.decoders.target_kernels import Targets
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
+from torchtune_smt.lm.kernels import Asked, asked
+
+_FEW = 500  # sorted by insertion
 
 
 @inner
@@ -109,8 +112,7 @@ def _glue_cubes(j: int, span: int, x_cell: Int32, s_cell: Int32, cube: Int32) ->
 
 @inner
 def _prune_cell(
-    table: Records,
-    nodes: Records,
+    lm: Asked,
     begin_state: int,
     rules: Rules,
     targets: Targets,
@@ -131,7 +133,8 @@ def _prune_cell(
 
     A candidate is (cube, rule, item 1, item 2), the last three as positions in the orders best
     first. Every one has one parent, so none is queued twice: (r, 0, 0) is followed by r + 1,
-    (r, a, 0) by a + 1, and every one by b + 1.
+    (r, a, 0) by a + 1, and every one by b + 1. With it stands where the last gap of its target
+    side is, -1 in the glue grammar, and the string before that.
     """
     order, rule_state, rule_score = rules.order, rules.state, rules.score
     target_begin, target = targets.begin, targets.target_lm
@@ -161,23 +164,38 @@ def _prune_cell(
             y = ranked[b] if b >= 0 else -1
             if r >= 0:
                 rule = order[r]
-                own, p = rule_score[rule, 0], rule_score[rule, 1]
-                left, full, right = rule_state[rule, 0], rule_state[rule, 1], rule_state[rule, 2]
-                for q in range(rule_state[rule, 3], target_begin[rule + 1]):
-                    symbol = target[q]
-                    if symbol >= 0:
-                        left, full, right, p = add_word(table, nodes, left, full, right, p, symbol)
-                    else:
-                        z = x if symbol == -1 else y
-                        left, full, right, p = add_string(
-                            table, nodes, left, full, right, p, item, z
-                        )
+                own, end = rule_score[rule, 0], target_begin[rule + 1]
+                # What stands before its last gap is as in the parent, if only that gap's item is
+                # another one.
+                q = cand[parent, 7] if pops >= 0 and way > 0 else -1
+                if q >= 0 and target[q] == -way:
+                    left, full = cand[parent, 8], cand[parent, 9]
+                    right, p = cand[parent, 10], cand_score[parent, 3]
+                else:
+                    left, full = rule_state[rule, 0], rule_state[rule, 1]
+                    right, q = rule_state[rule, 2], rule_state[rule, 3]
+                    p = rule_score[rule, 1]
+                    if y >= 0:
+                        z = x if target[q] == -1 else y
+                        left, full, right, p = add_string(lm, left, full, right, p, item, z)
+                        q += 1
+                        while target[q] >= 0:
+                            left, full, right, p = add_word(lm, left, full, right, p, target[q])
+                            q += 1
+                cand[cands, 7], cand[cands, 8], cand[cands, 9] = q, left, full
+                cand[cands, 10], cand_score[cands, 3] = right, p
+                if q < end:
+                    z = x if target[q] == -1 else y
+                    left, full, right, p = add_string(lm, left, full, right, p, item, z)
+                    for k in range(q + 1, end):
+                        left, full, right, p = add_word(lm, left, full, right, p, target[k])
             else:
                 # Sentences begin here, so S is scored behind <s> from the start.
+                cand[cands, 7] = -1
                 own = 0.0 if r == GLUE_FIRST else glue_weight
                 before = begin_state if r == GLUE_FIRST else item[x, RIGHT]
                 z = x if r == GLUE_FIRST else y
-                left, full, right, p = add_string(table, nodes, 0, 1, before, 0.0, item, z)
+                left, full, right, p = add_string(lm, 0, 1, before, 0.0, item, z)
             own += lm_weight * p
             total = own
             if x >= 0:
@@ -190,7 +208,7 @@ def _prune_cell(
             heap = push(queue, heap, total, cands)
             cands += 1
         pops = max(pops, 0)
-        if heap == 0 or pops == pop_limit:
+        if heap == 0:
             return items, edges
         parent = heap_pop(queue.key, queue.value, 0, heap)
         heap -= 1
@@ -223,6 +241,19 @@ def _prune_cell(
         y = ranked[b] if b >= 0 else -1
         own, p = cand_score[parent, 1], cand_score[parent, 2]
         edges = add_edge(chart, edges, z, rule, x, y, own, p)
+        if pops == pop_limit:
+            return items, edges
+
+
+@inner
+def _rank(best: Float64, first: int, end: int, ranked: Int32) -> None:
+    """Write the items of a cell, best first, equal ones in their order; most were made in it."""
+    for z in range(first, end):
+        k, score = z, best[z]
+        while k > first and best[ranked[k - 1]] < score:
+            ranked[k] = ranked[k - 1]
+            k -= 1
+        ranked[k] = z
 
 
 @kernel
@@ -265,7 +296,7 @@ def fill_chart(
     s_cell = np.zeros((n + 1, 2), np.int32)
     dot = np.empty((256, 4), np.int32)
     cube = np.empty((256, 6), np.int32)
-    queue, slots, stamp = new_queue(1024, 7, 3), new_slots(pop_limit), 0
+    queue, slots, stamp, lm = new_queue(1024, 11, 4), new_slots(pop_limit), 0, asked(table, nodes)
     gap_child = np.full(child_begin.size - 1, -1, np.int32)
     for v in range(gap_child.size):
         if child_begin[v] < child_begin[v + 1] and child_symbol[child_begin[v]] == -1:
@@ -279,8 +310,10 @@ def fill_chart(
         for j in range(max(i, 0) + 1, min(n, i + span) + 1 if i >= 0 else n + 1):
             if stop[0]:
                 return chart
-            dot = longer(dot, 3 * dots + 1)
-            cube = longer(cube, max(2 * dots + 1, n))
+            if 3 * dots + 1 > dot.shape[0]:
+                dot = longer(dot, 3 * dots + 1)
+            if max(2 * dots + 1, n) > cube.shape[0]:
+                cube = longer(cube, max(2 * dots + 1, n))
             if i < 0:
                 cubes = _glue_cubes(j, span, x_cell, s_cell, cube)
             else:
@@ -300,12 +333,11 @@ def fill_chart(
                     cube[cubes, 2:] = -1
                     cubes += 1
             if cubes + 3 * pop_limit > queue.key.size:
-                queue = new_queue(2 * (cubes + 3 * pop_limit), 7, 3)
+                queue = new_queue(2 * (cubes + 3 * pop_limit), 11, 4)
             first = items
             stamp += 1
             items, edges = _prune_cell(
-                table,
-                nodes,
+                lm,
                 begin_state,
                 rules,
                 targets,
@@ -322,7 +354,10 @@ def fill_chart(
                 items,
                 edges,
             )
-            ranked[first:items] = first + np.argsort(-best[first:items], kind="mergesort")
+            if items - first > _FEW:
+                ranked[first:items] = first + np.argsort(-best[first:items], kind="mergesort")
+            else:
+                _rank(best, first, items, ranked)
             if i < 0:
                 s_cell[j, 0], s_cell[j, 1] = first, items
             else:
@@ -340,7 +375,7 @@ def fill_chart(
     for k in range(s_cell[n, 0], s_cell[n, 1] if n > 0 else 1):
         x = ranked[k] if n > 0 else -1
         before = item[x, RIGHT] if n > 0 else begin_state
-        _, _, _, p = add_word(table, nodes, 0, 1, before, 0.0, end_word)
+        _, _, _, p = add_word(lm, 0, 1, before, 0.0, end_word)
         edges = add_edge(chart, edges, goal, GOAL, x, -1, lm_weight * p, p)
         best[goal] = max(best[goal], lm_weight * p + (best[x] if n > 0 else 0.0))
     return Chart(item, best, chart.edge, chart.edge_score, goal)

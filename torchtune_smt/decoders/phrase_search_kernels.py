@@ -32,6 +32,7 @@ from torchtune_smt.decoders.search_kernels import (
     new_slots,
     push,
 )
+from torchtune_smt.lm.kernels import Asked, asked
 
 WIDEST = 63
 """The largest distortion limit; a larger one, or none, counts as this."""
@@ -249,8 +250,7 @@ def _find_cubes(
 
 @inner
 def _fill_stack(
-    table: Records,
-    nodes: Records,
+    lm: Asked,
     end_word: int,
     complete: bool,
     rules: Rules,
@@ -333,9 +333,9 @@ def _fill_stack(
                 break
             h, r = ranked[cand[c, 1]], order[cand[c, 2]]
             right, p = hyp[h, _STATE], rule_score[r, 1]
-            _, _, right, p = add_string(table, nodes, 0, 1, right, p, rule_state, r)
+            _, _, right, p = add_string(lm, 0, 1, right, p, rule_state, r)
             if complete:
-                _, _, right, p = add_word(table, nodes, 0, 1, right, p, end_word)
+                _, _, right, p = add_word(lm, 0, 1, right, p, end_word)
                 right = 0
             cand[c, 3] = right
             cand_score[c, 0] += lm_weight * p
@@ -559,7 +559,7 @@ def search(
     cubes = _Table(
         np.empty((1024, 7), np.int32), np.empty(1024, np.uint64), np.empty((1024, 2), np.float64)
     )
-    queue, slots, stamp = new_queue(4096, 6, 2), new_slots(pop_limit), 0
+    queue, slots, stamp, lm = new_queue(4096, 6, 2), new_slots(pop_limit), 0, asked(table, nodes)
     blocks_room = room if reordering.hierarchical else 2
     block = np.empty((blocks_room, 3), np.int32)
     block_slots = np.full(table_size(blocks_room), -1, np.int32)
@@ -608,8 +608,7 @@ def search(
         before = items
         stamp += 1
         items, edges, blocks = _fill_stack(
-            table,
-            nodes,
+            lm,
             end_word,
             t == n,
             rules,
@@ -650,7 +649,7 @@ def search(
 
     if n == 0:
         # </s> follows <s>.
-        _, _, _, p = add_word(table, nodes, 0, 1, begin_state, 0.0, end_word)
+        _, _, _, p = add_word(lm, 0, 1, begin_state, 0.0, end_word)
         item[1, EDGE] = -1
         add_edge(chart, 1, 1, GOAL, 0, -1, lm_weight * p, p)
         best[1] = lm_weight * p

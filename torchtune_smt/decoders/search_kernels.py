@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
+from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inlined, inner, kernel
 from torchtune_smt.core.sequences_kernels import table_size
-from torchtune_smt.lm.kernels import match
+from torchtune_smt.lm.kernels import Asked, recall
 
 
 @inner
@@ -68,33 +68,33 @@ def heap_pop(keys: Float64, values: Int32, first: int, size: int) -> int:
 LEFT, FULL, RIGHT = 0, 1, 2  # columns of an array of strings
 
 
-@inner
-def add_word(
-    table: Records, nodes: Records, left: int, full: int, right: int, score: float, word: int
-) -> tuple[int, int, int, float]:
-    """Append a word to a string (left, full, right, score)."""
-    p, node = match(table, nodes, right, word)
+@inlined
+def _left_of(lm: Asked, place: np.uint64, left: int, full: int) -> tuple[int, int]:
+    """Return (left, full) of a string behind which a word stands that was recalled."""
+    word = lm.memo[place]
     if full == 0:
-        if nodes[node].length == nodes[left].length + 1 and nodes[node].extends_left:
-            left = node
+        if word.length == lm.nodes[left].length + 1 and word.extends_left:
+            left = word.node
         else:
             full = 1
-    right = nodes[node].state
-    if full == 0 and right != left:
-        full = 1
-    return left, full, right, score + p
+        if word.state != left:
+            full = 1
+    return left, full
+
+
+@inner
+def add_word(
+    lm: Asked, left: int, full: int, right: int, score: float, word: int
+) -> tuple[int, int, int, float]:
+    """Append a word to a string (left, full, right, score)."""
+    place = recall(lm, right, word)
+    left, full = _left_of(lm, place, left, full)
+    return left, full, lm.memo[place].state, score + lm.memo[place].logp
 
 
 @inner
 def add_string(
-    table: Records,
-    nodes: Records,
-    left: int,
-    full: int,
-    right: int,
-    score: float,
-    strings: Int32,
-    which: int,
+    lm: Asked, left: int, full: int, right: int, score: float, strings: Int32, which: int
 ) -> tuple[int, int, int, float]:
     """Append row `which` of `strings` to a string; `score` takes the change of its own score.
 
@@ -110,15 +110,17 @@ def add_string(
         if next_left == 0 and next_full == 0:
             return left, full, right, score
         return left, 1, next_right, score
+    nodes, memo = lm.nodes, lm.memo
     n = nodes[next_left].length
     for k in range(1, n + 1):
         node = next_left
         for _ in range(n - k):
             node = nodes[node].prefix
-        word = nodes[node].word
-        left, full, right, p = add_word(table, nodes, left, full, right, 0.0, word)
-        score += p - nodes[node].prob
-        if nodes[right].length <= k:
+        place = recall(lm, right, nodes[node].word)
+        left, full = _left_of(lm, place, left, full)
+        score += memo[place].logp - nodes[node].prob
+        right = memo[place].state
+        if memo[place].reach <= k:
             return left, 1, next_right, score
     if next_full == 1:
         score += nodes[right].backoff_sum - nodes[next_left].backoff_sum

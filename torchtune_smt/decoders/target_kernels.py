@@ -14,6 +14,7 @@ from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
 from torchtune_smt.core.compiled import kernel
 from torchtune_smt.decoders.search_kernels import Rules, add_word
 from torchtune_smt.features.rule_kernels import SentenceFeatures
+from torchtune_smt.lm.kernels import asked
 
 _FEW = 64  # sorted by insertion
 
@@ -121,6 +122,7 @@ def score_alone(
         right; 0 in the middle where it has not been), and its log10 probability.
     """
     begin, target_lm, state, alone = targets.begin, targets.target_lm, targets.state, targets.alone
+    lm = asked(table, nodes)
     for i in range(begin.size - 1):
         remembered = i < rule.size and known.shape[0] > 0
         state[i, 3] = begin[i + 1]
@@ -133,7 +135,7 @@ def score_alone(
         total, gaps = 0.0, 0
         for k in range(begin[i] + behind, begin[i + 1] + 1):
             if k < begin[i + 1] and target_lm[k] >= 0:
-                left, full, right, p = add_word(table, nodes, left, full, right, p, target_lm[k])
+                left, full, right, p = add_word(lm, left, full, right, p, target_lm[k])
                 continue
             # The end of a run of words.
             if gaps == 0:

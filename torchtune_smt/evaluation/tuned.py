@@ -346,8 +346,8 @@ def _check_apart(dev: ListSet, test: ListSet) -> None:
         known = set(names[0])
         shared = [name for name in names[1] if name in known and not name.isdecimal()]
     elif mine.words is not None and theirs.words is not None:
-        texts = [tuple(one.text(h) for h in range(len(one))) for one in mine]
-        others = {tuple(one.text(h) for h in range(len(one))) for one in theirs}
+        texts = [tuple(one.texts()) for one in mine]
+        others = {tuple(one.texts()) for one in theirs}
         same = [text for text in texts if text in others]
         shared = ["all of them"] if len(same) == len(texts) else []
     if shared:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -88,6 +89,21 @@ class Hypotheses:
         if self.words is not None:
             return " ".join(self.words.names(self.hypothesis(h)))
         return str(h if self.entry is None else int(self.entry[h]))
+
+    def texts(
+        self, count: int | None = None, line: Callable[[list[str]], str] = " ".join
+    ) -> list[str]:
+        """Return the words of the first `count` hypotheses, by default of all, each in one `line`.
+
+        Each word is looked up once. Without words, they are what hypotheses are known by.
+        """
+        count = len(self.rows) if count is None else count
+        if self.words is None:
+            return [self.text(h) for h in range(count)]
+        begin, tokens = self.strings()
+        names = self.words.names(tokens[begin[0] : begin[count]].tolist())
+        ends = (begin[: count + 1] - begin[0]).tolist()
+        return [line(names[a:b]) for a, b in pairwise(ends)]
 
     def with_gains(self, gain: Float64) -> Self:
         """Return the hypotheses with gains (float64 [n])."""

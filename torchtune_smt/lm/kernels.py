@@ -8,10 +8,35 @@ by a mix of the 64-bit key, then by linear probing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from torchtune_smt.core.arrays import Float32, Float64, Int32, Int64, Records
-from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.compiled import inlined, inner, kernel
+
+# What comes of a word behind a state, as a search remembers it.
+#
+# key     ``(state << 32 | word) + 1``; 0 where the place is empty
+# logp    log10 of the word's probability
+# node    the longest n-gram found, its `length`, and whether it `extends_left`; see tables.NODE
+# state   its state, and that one's length, `reach`
+_MEMO = np.dtype(
+    [
+        ("key", "i8"),
+        ("logp", "f8"),
+        ("node", "i4"),
+        ("state", "i4"),
+        ("length", "i1"),
+        ("reach", "i1"),
+        ("extends_left", "?"),
+        ("pad", "i4"),
+    ],
+    align=True,
+)
+# Of the some thousand pairs of a sentence those that come most find a place of their own, and all
+# lie in the cache of a processor's core, as a model does not.
+_PLACES_BITS = 12
 
 PLACED, MISSING, DUPLICATE = 0, 1, 2
 
@@ -103,6 +128,44 @@ def advance(table: Records, nodes: Records, state: int, word: int) -> tuple[floa
     if context != state:
         logp += nodes[state].backoff_sum - nodes[context].backoff_sum
     return logp, after
+
+
+class Asked(NamedTuple):
+    """A model as a search asks it: its tables, and a memo of what they have said (`recall`)."""
+
+    table: Records
+    nodes: Records
+    memo: Records
+
+
+@kernel
+def asked(table: Records, nodes: Records) -> Asked:
+    """Return a model that nothing has been asked."""
+    return Asked(table, nodes, np.zeros(1 << _PLACES_BITS, _MEMO))
+
+
+@inner
+def _remember(lm: Asked, place: np.uint64, key: int, state: int, word: int) -> None:
+    """Write what comes of a word behind a state to its place in the memo."""
+    nodes, memo = lm.nodes, lm.memo
+    logp, node = match(lm.table, nodes, state, word)
+    after = nodes[node].state
+    memo[place].key, memo[place].logp, memo[place].node = key, logp, node
+    memo[place].state, memo[place].reach = after, nodes[after].length
+    memo[place].length, memo[place].extends_left = nodes[node].length, nodes[node].extends_left
+
+
+@inlined
+def recall(lm: Asked, state: int, word: int) -> np.uint64:
+    """Return the place in the memo that has what `match` returns of a state and a word.
+
+    It stays there until another pair is asked for.
+    """
+    key = ((state << 32) | word) + 1
+    place = (np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _PLACES_BITS)
+    if lm.memo[place].key != key:
+        _remember(lm, place, key, state, word)
+    return place
 
 
 @kernel

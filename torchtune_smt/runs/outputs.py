@@ -496,7 +496,7 @@ class Compared:
         for output in every:
             if output.kind == "lists":
                 stored = read_lists(output.path, dense=[]).lists
-                lists[output] = [[kbest.text(h) for h in range(len(kbest))] for kbest in stored]
+                lists[output] = [kbest.texts() for kbest in stored]
                 made[output] = [entries[0] for entries in lists[output]]
             elif output not in untranslated:
                 files[output] = output.translations(split)

@@ -71,7 +71,7 @@ def child(shared: Path, folder: Path, pop_limit: int, k: int, threads: int) -> N
     if k > 1:
         with open(os.devnull, "w") as out:
             for kbest in kbests:
-                texts = [kbest.text(h) for h in range(len(kbest))]
+                texts = kbest.texts()
                 out.writelines(nbest_lines(kbest, texts, decoder.dense_names))
         stages["lists as text"] = user()
     best = [kbest.text(0) for kbest in kbests]

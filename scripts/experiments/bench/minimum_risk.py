@@ -32,7 +32,7 @@ def all_pairs(lists: KBestLists) -> float:
     """Return how much CPU time sacrebleu takes for all pairs of all lists, in seconds."""
     start = cpu()
     for kbest in lists:
-        texts = [kbest.text(h) for h in range(len(kbest))]
+        texts = kbest.texts()
         for text in texts:
             for other in texts:
                 sacrebleu.sentence_bleu(text, [other], tokenize="none")

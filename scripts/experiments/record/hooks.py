@@ -152,7 +152,7 @@ def hook_snapshots(recorder: Recorder) -> None:
         if kbest.words is None:
             texts = [f"hypothesis {entry}" for entry in kbest.entry.tolist()]
         else:
-            texts = [kbest.text(h) for h in range(len(kbest))]
+            texts = kbest.texts()
         names = kbest.features.names(ids)
         rows = kbest.rows
         return SeenList(kbest.index, texts, names, rows.begin, feature, rows.value, kbest.score)
