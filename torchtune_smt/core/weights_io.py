@@ -27,7 +27,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
@@ -283,7 +282,7 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]:
     Raises InputError: the file is missing or not UTF-8; a line lacks its name or value, has a value
         that is no finite number, or names a feature again.
     """
-    text = read_text(path)
+    text = _read(path)
     check_utf8(text, path)
     letters = np.frombuffer(text, np.uint8)
     spans, problem, line = kernels.split_weights(letters, min(count_lines(letters)), POWERS)
@@ -317,8 +316,12 @@ def read_comment(
 
     Raises InputError: the comment is not whole.
     """
+    name = os.fspath(path)
     with reading(path):
-        comments = _comments(os.fspath(path), os.stat(path).st_mtime_ns)
+        changed = os.stat(path).st_mtime_ns
+    if _comments[:2] != (name, changed):
+        _read(path)
+    comments = _comments[2]
     begin = title.rstrip().encode()
     said = next((line.removeprefix(begin) for line in comments if line.startswith(begin)), None)
     if said is None:
@@ -331,10 +334,22 @@ def read_comment(
         ) from None
 
 
-# Several are asked for of one file, which may have millions of weights.
-@lru_cache(maxsize=1)
-def _comments(path: str, changed: int) -> list[bytes]:
-    return re.findall(rb"^#[ \t]*(.*)$", read_text(path), re.MULTILINE)
+# Those of the file that was read last, its name and its time: several are asked for of one file,
+# which may have millions of weights.
+_comments: tuple[str, int, list[bytes]] = ("", 0, [])
+
+
+def _read(path: str | os.PathLike[str]) -> bytearray:
+    """Return what a weights file has, and remember its comments."""
+    global _comments
+    with reading(path):
+        changed = os.stat(path).st_mtime_ns
+    text = read_text(path)
+    found = re.findall(rb"\n#[ \t]*(.*)", text)
+    if text.startswith(b"#"):
+        found.insert(0, bytes(text[1 : text.index(b"\n")].lstrip(b" \t")))
+    _comments = os.fspath(path), changed, found
+    return text
 
 
 def read_origin(path: str | os.PathLike[str]) -> Origin | None:
