@@ -381,11 +381,16 @@ def test_files_of_the_user(place: Path, tmp_path: Path) -> None:
         assert line == line.lower()
         assert not re.search(r"\w[.?!]$", line)
     built = run_command("build_model", *options, *MODEL, folder=place).check()
-    # What only tuning on the bitext needs is added.
+    assert "outputs/models/mine is up to date" in built.out
+    # What only tuning on the bitext needs is added where it is wanted, and stays.
+    built = run_command("build_model", *options, *MODEL, "lm=folds", folder=place).check()
     assert "shared grammar with outputs/models/mine" in built.out
     assert "estimated 10 cross-fitted language models" in built.out
-    built = run_command("build_model", *options, *MODEL, folder=place).check()
-    assert "outputs/models/mine is up to date" in built.out
+    for more in ([], ["lm=folds"]):
+        built = run_command("build_model", *options, *MODEL, *more, folder=place).check()
+        assert "outputs/models/mine is up to date" in built.out
+    refused = run_command("build_model", *options, "lm=folds", "model.folds=0", folder=place)
+    assert refused.err.startswith("error: lm=folds needs cross-fitted language models")
     text = translate(own, f"input={tmp_path / 'dev.de'}")
     assert text == (own.folder / "dev.translations.txt").read_text()
     # A model that is missing is built here, too, and says what it leaves out.

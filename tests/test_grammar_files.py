@@ -267,7 +267,8 @@ def test_matching_rules(rules, sentence, max_span):
 
 @given(st.lists(st.lists(st.integers(-2, 3), max_size=5), max_size=20))
 def test_trie(sequences):
-    trie, node = build_trie(*joined(sequences))
+    begin, symbols = joined(sequences)
+    trie, node = build_trie(np.diff(begin).astype(np.int32), symbols)
     prefixes = sorted({tuple(s[:k]) for s in [[], *sequences] for k in range(len(s) + 1)},
                       key=lambda p: (len(p), p))  # fmt: skip
     assert [prefixes[n] for n in node] == [tuple(s) for s in sequences]

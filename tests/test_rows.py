@@ -3,13 +3,14 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.core.offsets import are_offsets, offsets, places_of, runs
+from torchtune_smt.core.offsets import are_offsets, gather, offsets, places_of, runs
 from torchtune_smt.core.rows import Rows, numbered
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.formats import read_lists
@@ -112,6 +113,10 @@ def test_pieces(pieces, data):
     chosen = data.draw(st.lists(st.sampled_from(range(len(pieces))))) if pieces else []
     out, places = places_of(begin, np.array(chosen, np.int64))
     assert [items[places[a:b]].tolist() for a, b in pairwise(out)] == [pieces[i] for i in chosen]
+    with patch("torchtune_smt.core.offsets._PIECES", 2):
+        begin, items = gather(begin, items, np.array(chosen, np.int64))
+    assert begin.tolist() == out.tolist()
+    assert [items[a:b].tolist() for a, b in pairwise(begin)] == [pieces[i] for i in chosen]
 
 
 @given(st.lists(st.integers(-3, 3)))

@@ -21,12 +21,14 @@ def main(cfg: DictConfig) -> None:
     if not model.from_bitext:
         chosen = HydraConfig.get().runtime.choices["model"]
         raise InputError(f"model={chosen} is not built from a bitext; use model=hiero")
+    folds = cfg.lm == "folds"
+    model.check_training(folds)
     bitext = make_dataset(cfg, "train").require("train", training=True)
     print(f"training bitext: {bitext.summary()}")
     warn(corpus_suspicions({"train": bitext}))
-    if model.why_not_built(bitext) is None:
+    if model.why_not_built(bitext, folds=folds) is None:
         print(f"{model.folder} is up to date; remove it to build it anew")
         return
-    model.build(bitext)
+    model.build(bitext, folds=folds)
     plain: Any = OmegaConf.to_container(cfg.model, resolve=True)
     print(f"the model lies in {model.folder}, {model_size(plain) / 1e6:,.0f} MB")

@@ -21,7 +21,7 @@ import os
 import struct
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -378,24 +378,24 @@ class Archive:
     def _write(
         self, file: IO[bytes], content: object, arrays: Mapping[str, NDArray[Any]], after: str
     ) -> str:
-        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        # One after the other: those of `ArraysOnDisk` take memory while they are in use.
         parts = [
             {
                 "name": name,
                 "type": _type_name(array.dtype),
-                "shape": arrays[name].shape,
-                "checksum": checksum(array.reshape(-1).view(np.uint8)),
+                "shape": array.shape,
+                "checksum": checksum(_bytes(array)),
             }
-            for name, array in contiguous.items()
+            for name, array in arrays.items()
         ]
         said = {"kind": self.kind, "version": self.version, "after": after, "content": content}
         header = json.dumps({**said, "arrays": parts}).encode()
         digest = xxhash.xxh3_128(header).digest()
         file.write(_MAGIC + struct.pack("<Q", len(header)) + digest)
         file.write(header)
-        for array in contiguous.values():
+        for array in arrays.values():
             file.write(bytes(-file.tell() % ALIGNMENT))
-            file.write(array.reshape(-1).view(np.uint8).data)
+            file.write(_bytes(array).data)
         return digest.hex()
 
     def _part(
@@ -458,6 +458,45 @@ class Archive:
 
     def _cut_off(self, path: AnyPath) -> NoReturn:
         raise _CutOffError(f"is damaged: it ends too early; {self.cure}", path=path)
+
+
+class ArraysOnDisk(MutableMapping[str, NDArray[Any]]):
+    """Arrays by their names, each in a file: of those that nobody holds, memory has nothing.
+
+    Whoever asks for one gets a private copy in memory that is mapped.
+
+    folder: where the files are; it is there, and whoever made it removes it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+
+    def __setitem__(self, name: str, array: NDArray[Any]) -> None:
+        path = self._folder / name
+        with writing(path), path.open("wb") as file:
+            file.write(_bytes(array).data)
+        self._kinds[name] = array.dtype, array.shape
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        kind, shape = self._kinds[name]
+        if 0 in shape:
+            return np.empty(shape, kind)
+        return np.memmap(self._folder / name, kind, "c", shape=shape).view(np.ndarray)
+
+    def __delitem__(self, name: str) -> None:
+        del self._kinds[name]
+        (self._folder / name).unlink()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def cache_path(source: AnyPath) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtune_smt.core import rows_kernels as kernels
-from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.arrays import Int64, Integers
 
 T = TypeVar("T", bound=np.generic)
 
@@ -38,10 +38,21 @@ def places_of(begin: Int64, chosen: Int64) -> tuple[Int64, Int64]:
     return kernels.places_of(begin, chosen)
 
 
-def gather(begin: Int64, items: NDArray[T], chosen: Int64) -> tuple[Int64, NDArray[T]]:
+_PIECES = 1 << 18
+
+
+def gather(begin: Int64, items: NDArray[T], chosen: Integers) -> tuple[Int64, NDArray[T]]:
     """Return some pieces behind each other: their offsets and their items; see `places_of`."""
-    new_begin, places = places_of(begin, chosen)
-    return new_begin, items[places]
+    if chosen.size <= _PIECES:
+        new_begin, places = places_of(begin, chosen.astype(np.int64, copy=False))
+        return new_begin, items[places]
+    # In parts: places are twice as long as most items are.
+    new_begin = offsets(begin[chosen + 1] - begin[chosen])
+    result = np.empty((new_begin[-1], *items.shape[1:]), items.dtype)
+    for first in range(0, chosen.size, _PIECES):
+        part = chosen[first : first + _PIECES]
+        result[new_begin[first] : new_begin[first + part.size]] = gather(begin, items, part)[1]
+    return new_begin, result
 
 
 def runs(owner: Int64) -> tuple[Int64, Int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import kernel
 
 _DIGIT = 11  # bits; counts of all digits stay in the fastest cache
@@ -12,17 +12,19 @@ _FEW = 32  # sorted by insertion
 
 
 @kernel
-def ascending(key: Int64) -> Int64:
-    """Return the places (int64 [n]) of numbers of 0 or more in ascending order; a stable sort."""
+def number(key: Int64) -> tuple[Int64, Int32]:
+    """Return the distinct numbers of 0 or more in `key`, ascending, and the index of each in them.
+
+    As ``numpy.unique(key, return_inverse=True)``, of less than 2^31 numbers; `key` is written over.
+    """
     n = key.size
-    place = np.arange(n)
+    place, new_place = np.arange(n).astype(np.int32), np.empty(n, np.int32)
+    new_key = np.empty(n, np.int64)
     differ = 0
     for i in range(n):
         differ |= key[i] ^ key[0]
     mask = (1 << _DIGIT) - 1
-    new_key, new_place = np.empty(n, np.int64), np.empty(n, np.int64)
     at = np.empty(1 << _DIGIT, np.int64)
-    key = key.copy()
     for shift in range(0, 63, _DIGIT):
         if (differ >> shift) & mask == 0:
             continue
@@ -42,25 +44,15 @@ def ascending(key: Int64) -> Int64:
             new_place[to] = place[i]
         key, new_key = new_key, key
         place, new_place = new_place, place
-    return place
-
-
-@kernel
-def number(key: Int64) -> tuple[Int64, Int64]:
-    """Return the distinct numbers of 0 or more in `key`, ascending, and the index of each in them.
-
-    As ``numpy.unique(key, return_inverse=True)``.
-    """
-    order = ascending(key)
-    distinct, inverse = np.empty(key.size, np.int64), np.empty(key.size, np.int64)
+    inverse = new_place
     count = 0
-    for i in range(key.size):
-        value = key[order[i]]
-        if count == 0 or distinct[count - 1] != value:
-            distinct[count] = value
+    for i in range(n):
+        value = key[i]
+        if count == 0 or key[count - 1] != value:
+            key[count] = value
             count += 1
-        inverse[order[i]] = count - 1
-    return distinct[:count].copy(), inverse
+        inverse[place[i]] = count - 1
+    return key[:count].copy(), inverse
 
 
 @kernel

@@ -12,8 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
-from torchtune_smt.core.sorting_kernels import ascending, number
-from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar
 from torchtune_smt.grammar.reordering import ReorderingType
@@ -34,50 +33,32 @@ class Trie(NamedTuple):
     child_begin: Int32
 
 
-def build_trie(begin: Int64, symbols: Int32) -> tuple[Trie, Int32]:
+def build_trie(length: Int32, symbols: Int32) -> tuple[Trie, Int32]:
     """Return the trie of some sequences, and for each the node where it ends.
 
-    Sequence s is ``symbols[begin[s]:begin[s + 1]]``; symbols are -2 or larger. Equal sequences
-    share their node; nodes order sequences by length, then symbol by symbol.
+    Equal sequences share their node; nodes order sequences by length, then symbol by symbol.
+
+    length (int32 [n]): of each sequence.
+    symbols (int32): theirs, one sequence behind the other.
     """
-    length = np.diff(begin)
-    node = np.zeros(length.size, np.int64)
-    symbol_levels, parent_levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)]
-    count = 1
-    active = np.flatnonzero(length > 0)
-    depth = 0
-    while active.size:
-        # Symbols -2 and -1 are moved to 0 and 1, so that the key sorts as (parent, symbol).
-        key = (node[active] << 32) | (symbols[begin[active] + depth].astype(np.int64) + 2)
-        distinct, inverse = number(key)
-        parent_levels.append(distinct >> 32)
-        symbol_levels.append((distinct & 0xFFFFFFFF) - 2)
-        node[active] = count + inverse
-        count += distinct.size
-        depth += 1
-        active = active[length[active] > depth]
-    children = np.bincount(np.concatenate(parent_levels)[1:], minlength=count)
-    child_begin = np.ones(count + 1, np.int32)
-    child_begin[1:] += np.cumsum(children).astype(np.int32)
-    trie = Trie(np.concatenate(symbol_levels).astype(np.int32), child_begin)
-    return trie, node.astype(np.int32)
+    symbol, child_begin, node = kernels.build_trie(length, symbols)
+    return Trie(symbol, child_begin), node
 
 
-def ordered_trie(
-    sequences: SequenceTable[np.int32],
-) -> tuple[Trie, Int32, Int32, Int64]:
-    """Order sequences by the nodes of their trie where they end.
+def ordered_trie(length: Int32, symbols: Int32) -> tuple[Trie, Int32, Int32, Int64]:
+    """Order sequences by the nodes of their trie where they end; equal ones are one.
 
     Returned are the trie; for each of its nodes the number in this order of the sequence that ends
-    there, or -1; the number of each sequence; and which sequence has a number.
+    there, or -1; the number of each sequence; and which sequence has a number, one of equal ones.
     """
-    trie, node = build_trie(sequences.begin, sequences.symbols)
-    order = ascending(node.astype(np.int64))
-    number = np.empty(order.size, np.int32)
-    number[order] = np.arange(order.size)
-    node_number = np.full(trie.symbol.size, -1, np.int32)
-    node_number[node] = number
-    return trie, node_number, number, order
+    trie, node = build_trie(length, symbols)
+    ends = np.zeros(trie.symbol.size, np.bool_)
+    ends[node] = True
+    node_number = np.where(ends, np.cumsum(ends, dtype=np.int32) - 1, -1).astype(np.int32)
+    number = node_number[node]
+    which = np.empty(np.count_nonzero(ends), np.int64)
+    which[number] = np.arange(number.size)
+    return trie, node_number, number, which
 
 
 RULE_COUNT = "LogRuleCount"

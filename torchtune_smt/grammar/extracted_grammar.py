@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ LEXICAL = slice(2, 4)
 NO_LINKS = np.empty((0, 2), np.int32)
 
 
-def count_sentences(arrays: dict[str, np.ndarray]) -> Int32:
+def count_sentences(arrays: MutableMapping[str, NDArray[Any]]) -> Int32:
     """Return how many sentences have a rule (int32 [rules]); see `ExtractedGrammar`."""
     rules = arrays["rule_source"].size
     return np.bincount(arrays["own_rule"], minlength=rules).astype(np.int32)
@@ -102,7 +103,7 @@ class ExtractedGrammar(Grammar):
         self,
         source_words: Vocabulary,
         target_words: Vocabulary,
-        arrays: dict[str, np.ndarray],
+        arrays: MutableMapping[str, NDArray[Any]],
         *,
         table_limit: int = 30,
         rule_counts: bool = False,
@@ -332,7 +333,7 @@ class ExtractedPhrases(ExtractedGrammar):
         self,
         source_words: Vocabulary,
         target_words: Vocabulary,
-        arrays: dict[str, np.ndarray],
+        arrays: MutableMapping[str, NDArray[Any]],
         *,
         reordering: ReorderingType,
         table_limit: int = 100,

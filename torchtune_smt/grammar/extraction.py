@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Callable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Literal, NamedTuple
+from contextlib import suppress
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchtune_smt.core import sorting_kernels
 from torchtune_smt.core.accepts import accepting, check_arguments, integer, one_of
@@ -17,7 +20,7 @@ from torchtune_smt.core.sequences_kernels import number_equal
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import extracted_kernels, extraction_kernels
 from torchtune_smt.grammar.alignment import Alignment
-from torchtune_smt.grammar.base import ordered_trie
+from torchtune_smt.grammar.base import Trie, ordered_trie
 from torchtune_smt.grammar.extracted_grammar import (
     ExtractedGrammar,
     ExtractedPhrases,
@@ -72,6 +75,7 @@ def extract_grammar(
     unaligned_edges: bool | Literal["phrases"] = False,
     counts: Literal["shared", "occurrences"] = "shared",
     table_limit: int = 30,
+    arrays: MutableMapping[str, NDArray[Any]] | None = None,
 ) -> ExtractedGrammar:
     """Extract a grammar, with all that is needed to leave out any one sentence again.
 
@@ -91,6 +95,7 @@ def extract_grammar(
     counts ("shared", "occurrences"): an initial phrase counts 1, shared equally by the rules that
         it yields (Chiang), or each rule counts 1 whenever it occurs.
     table_limit: of the result: see `ExtractedGrammar`.
+    arrays: where its arrays are kept, as an empty `ArraysOnDisk`; in memory, by default.
     """
     check_arguments(EXTRACTED, locals())
     bitext = _number_bitext(sources, targets, alignments)
@@ -104,7 +109,8 @@ def extract_grammar(
         own = kept.intern_spans(point, begin[:-1], begin[1:])
         return np.zeros((own.size, 0), np.int32), own
 
-    arrays, _, usual = _count_rules(bitext, shape, counts == "shared", attached)
+    arrays = {} if arrays is None else arrays
+    _, usual = _count_rules(bitext, shape, counts == "shared", attached, arrays)
     arrays["rule_alignment"] = usual.astype(np.int32)
     arrays["point_begin"], arrays["point"] = kept.begin.copy(), kept.symbols.copy()
     arrays["rule_sentences"] = count_sentences(arrays)
@@ -136,9 +142,13 @@ def _number_bitext(
 
 
 def _count_rules(
-    bitext: NumberedBitext, shape: Shape, share: bool, attached: Attached
-) -> tuple[dict[str, np.ndarray], Int32, Int64]:
-    """Return the arrays of `ExtractedGrammar`, and what is attached.
+    bitext: NumberedBitext,
+    shape: Shape,
+    share: bool,
+    attached: Attached,
+    arrays: MutableMapping[str, NDArray[Any]],
+) -> tuple[Int32, Int64]:
+    """Write the arrays of `ExtractedGrammar`; return what is attached.
 
     `share`: whether the rules of a phrase share a count of 1, or have 1 each. What is attached are
     sums over the occurrences of a rule in a sentence, int32 [own rules, c]; and what most sentences
@@ -146,54 +156,44 @@ def _count_rules(
 
     Raises InputError: a sentence has a rule too often, or there are too many rules.
     """
-    sides, target_sides = (SequenceTable(np.int32, 100_000) for _ in range(2))
-    sentence_parts, key_parts, low_parts = [], [], []
-    sum_parts, first_parts = ([part] for part in attached(0, 0))
+    parts: list[list[np.ndarray]] = [[] for _ in range(8)]
+    _give_back()
     sentences = bitext.aligned.source_begin.size - 1
-    # Sides and what is attached go into tables of their own, and kernels let other threads run.
-    with ThreadPoolExecutor(2) as pool:
-        for first in range(0, sentences, _BLOCK):
+    with ThreadPoolExecutor(1) as pool:
+        for first in range(0, max(sentences, 1), _BLOCK):
             last = min(first + _BLOCK, sentences)
-            sentence, low, side_begin, side, target_side_begin, target_side = (
-                extraction_kernels.extract(bitext.aligned, first, last, shape, share)
-            )
-            target_number = pool.submit(
-                target_sides.intern_spans,
-                target_side,
-                target_side_begin[:-1],
-                target_side_begin[1:],
-            )
+            # Kernels let other threads run.
             attachment = pool.submit(attached, first, last)
-            key = sides.intern_spans(side, side_begin[:-1], side_begin[1:]).astype(np.int64) << 32
-            key |= target_number.result()
-            added, one = attachment.result()
-            if sentence.size:
-                order = sorting_kernels.ascending(key)
-                order = order[sorting_kernels.ascending(sentence[order].astype(np.int64))]
-                begins = np.flatnonzero(
-                    (np.diff(sentence[order], prepend=-1) != 0)
-                    | (np.diff(key[order], prepend=-1) != 0)
-                )
-                sum_parts.append(np.add.reduceat(added[order], begins, axis=0))
-                first_parts.append(one[order][begins])
-            kept = extraction_kernels.merge_equal(sentence, key, low)
-            if kept < 0:
+            found = extraction_kernels.extract(bitext.aligned, first, last, shape, share)
+            own, low, rule = found[0], found[1], found[-1]
+            if (low < 0).any():
+                bad = first + np.searchsorted(np.cumsum(own), (low < 0).argmax(), side="right") + 1
                 raise InputError(
-                    f"sentence pair {-kept} has one rule 32,768 times; it is very long, or all of "
+                    f"sentence pair {bad} has one rule 32,768 times; it is very long, or all of "
                     "one word: remove it"
                 )
-            sentence_parts.append(sentence[:kept].copy())
-            key_parts.append(key[:kept].copy())
-            low_parts.append(low[:kept].copy())
+            added, one = attachment.result()
+            added_up = np.zeros((low.size, added.shape[1]), np.int32)
+            np.add.at(added_up, rule, added)
+            # Rules are numbered as they come.
+            firsts = np.diff(np.maximum.accumulate(rule), prepend=-1) > 0
+            arrays_of_block: tuple[np.ndarray, ...] = (*found[:-1], added_up, one[firsts])
+            for part, array in zip(parts, arrays_of_block, strict=True):
+                part.append(array)
 
-    sentence, tables = _joined(sentence_parts), [sides, target_sides]
-    del sides, target_sides
-    arrays, order = _sum_rules(tables, sentence, _joined(key_parts), _joined(low_parts))
-    added, own_first = _joined(sum_parts)[order], _joined(first_parts)[order]
+    own_begin = offsets(_joined(parts[0]))
+    if own_begin[-1] >= 1 << 31:
+        raise InputError("more than 2^31 rules; extract from less text, or shorter phrases")
+    order = _sum_rules(arrays, own_begin, parts[1], parts[2:4], parts[4:6])
+    added_up, one = _joined(parts[6])[order], _joined(parts[7])[order]
     del order
-    usual = _most_frequent(arrays["own_rule"], own_first, arrays["rule_source"].size)
-    arrays["own_begin"] = offsets(np.bincount(sentence, minlength=sentences))
-    return arrays | _count_links(bitext), added, usual
+    pair = arrays["own_rule"].astype(np.int64) << 32 | one
+    del one
+    pair.sort()
+    usual = extraction_kernels.most_frequent(pair, arrays["rule_source"].size)
+    arrays["own_begin"] = own_begin
+    arrays.update(_count_links(bitext))
+    return added_up, usual
 
 
 def _identical_pairs(bitext: NumberedBitext) -> Int32:
@@ -206,16 +206,6 @@ def _identical_pairs(bitext: NumberedBitext) -> Int32:
     )
     result: Int32 = first[same].astype(np.int32)
     return result
-
-
-def _most_frequent(owner: Int32, item: Int32, n: int) -> Int64:
-    """Return the most frequent item of each owner, of equally frequent ones the smallest."""
-    pair, inverse = sorting_kernels.number(owner.astype(np.int64) << 32 | item)
-    count = np.bincount(inverse)
-    begin = offsets(np.bincount(pair >> 32, minlength=n))
-    order = sorting_kernels.largest_first(begin, count.astype(np.float64))
-    found: Int64 = pair[order[begin[:-1]]] & 0xFFFFFFFF
-    return found
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -259,52 +249,54 @@ def _join_links(
 
 
 def _sum_rules(
-    tables: list[SequenceTable[np.int32]],
-    sentence: Int32,
-    key: Int64,
-    low: Int64,
-) -> tuple[dict[str, np.ndarray], Int64]:
-    """Return the arrays of `ExtractedGrammar` about rules, and where each stood that is given.
+    arrays: MutableMapping[str, NDArray[Any]],
+    own_begin: Int64,
+    low_parts: list[np.ndarray],
+    sides: list[list[np.ndarray]],
+    target_sides: list[list[np.ndarray]],
+) -> Int64:
+    """Write the arrays of `ExtractedGrammar` about rules.
 
-    Occurrences have the sentence that each is of (rules of one are put in order, here as in the
-    result), a key, (number of the source side << 32) | number of the target side, and a count, in
-    units of ``1 / UNIT``.
-
-    tables: of source and of target sides; taken out of the list, and freed.
+    Given are the rules of each sentence, from `own_begin` on: their counts, in units of ``1 /
+    UNIT``, and lengths and symbols of their source and of their target sides, all in parts, which
+    are freed. Returned is where each stood that is now in order within its sentence.
     """
-    sides, target_sides = tables
-    tables.clear()
-    # Number both kinds of sides in the tries' order, then rules by (side, count, target side).
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(ordered_trie, target_sides)
-        trie, node_source, number, by_node = ordered_trie(sides)
-        target_number, by_target_node = other.result()[2:]
-    source_begin, source_symbols = gather(sides.begin, sides.symbols, by_node)
-    n_sides, n_target_sides = len(sides), len(target_sides)
-    # What is done with is let go of before the sorting below, which takes most memory.
-    del sides, by_node, other
-    key = number[key >> 32].astype(np.int64) << 32 | target_number[key & 0xFFFFFFFF]
+    # What is done with is let go of: most memory is taken by the sorting.
+    _give_back()
+    trie, node_source, number, source_begin, source_symbols = _numbered(sides)
+    arrays["trie_symbol"], arrays["trie_child_begin"] = trie
+    arrays["node_source"] = node_source
+    arrays["source_begin"], arrays["source_symbols"] = source_begin, source_symbols
+    n_sides = source_begin.size - 1
+    del trie, node_source, source_begin, source_symbols
+    _give_back()
+    _, _, target_number, side_begin, side_symbols = _numbered(target_sides)
+    n_target_sides = side_begin.size - 1
+    key = number.astype(np.int64) * n_target_sides
+    key += target_number
     del number, target_number
-    rule_key, rule_of_occurrence = sorting_kernels.number(key)
-    if rule_key.size >= 1 << 31:
-        raise InputError("more than 2^31 rules; extract from less text, or shorter phrases")
-    rule_low, rule_count = _sums(rule_of_occurrence.astype(np.int32), low, None, rule_key.size)
-    rule_source = (rule_key >> 32).astype(np.int32)
+    _give_back()
+    rule_key, own = sorting_kernels.number(key)
+    del key
+    low = _joined(low_parts)
+    rule_low, rule_count = _sums(own, low, None, rule_key.size)
+    # Rules are numbered by source side, count and target side.
+    rule_source, rule_target = (part.astype(np.int32) for part in divmod(rule_key, n_target_sides))
+    del rule_key
+    _give_back()
     per_side = np.bincount(rule_source, minlength=n_sides)
     order = sorting_kernels.largest_first(offsets(per_side), rule_count)
-    new_number = np.empty(order.size, np.int64)
-    new_number[order] = np.arange(order.size)
-    own = new_number[rule_of_occurrence]
-    del rule_of_occurrence, key, new_number
-    own_order = sorting_kernels.ascending(sentence.astype(np.int64) << 32 | own)
-    extraction_kernels.merge_equal(sentence, own, low)  # sorts each sentence's rules
-
-    rule_low, rule_count = rule_low[order], rule_count[order]
-    rule_target = (rule_key[order] & 0xFFFFFFFF).astype(np.int32)
-    target_begin, target_symbols = gather(
-        target_sides.begin, target_sides.symbols, by_target_node[rule_target]
-    )
-    del target_sides, by_target_node, rule_key
+    new_number = np.empty(order.size, np.int32)
+    new_number[order] = np.arange(order.size, dtype=np.int32)
+    own = new_number[own]
+    del new_number
+    rule_low, rule_count, rule_target = rule_low[order], rule_count[order], rule_target[order]
+    del order
+    _give_back()
+    arrays["rule_source"] = rule_source
+    arrays["target_begin"], arrays["target_symbols"] = gather(side_begin, side_symbols, rule_target)
+    del side_begin, side_symbols
+    _give_back()
     source_low, source_count = _sums(rule_source, rule_low, rule_count, n_sides)
     target_low, target_count = _sums(rule_target, rule_low, rule_count, n_target_sides)
     counts = RuleCounts(
@@ -316,23 +308,38 @@ def _sum_rules(
         source_count,
         target_low,
         target_count,
-        np.empty((order.size, 2)),
+        np.empty((rule_low.size, 2)),
     )
     extracted_kernels.log_probabilities(rule_source, counts)
-    arrays = {
-        "trie_symbol": trie.symbol,
-        "trie_child_begin": trie.child_begin,
-        "node_source": node_source,
-        "source_begin": source_begin,
-        "source_symbols": source_symbols,
-        "rule_source": rule_source,
-        "target_begin": target_begin,
-        "target_symbols": target_symbols,
-        **{f"counts_{name}": array for name, array in counts._asdict().items()},
-        "own_rule": own.astype(np.int32),
-        "own_low": low,
-    }
-    return arrays, own_order
+    for name, array in counts._asdict().items():
+        arrays[f"counts_{name}"] = array
+    del counts, array, rule_source, rule_target, rule_low, rule_count
+    del source_low, source_count, target_low, target_count
+    _give_back()
+    order = sorting_kernels.largest_first(own_begin, -own.astype(np.float64))
+    arrays["own_rule"], arrays["own_low"] = own[order], low[order]
+    return order
+
+
+def _give_back() -> None:
+    """Give memory that is free back to the system: glibc keeps what is not at the end of its heap.
+
+    It was a quarter of all that extraction took.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _numbered(parts: list[list[np.ndarray]]) -> tuple[Trie, Int32, Int32, Int64, Int32]:
+    """Return trie and numbers of sides as `ordered_trie`, and begins and symbols of them in order.
+
+    parts: of their lengths and symbols, which are freed.
+    """
+    length, symbols = _joined(parts[0]), _joined(parts[1])
+    _give_back()
+    trie, node_side, number, which = ordered_trie(length, symbols)
+    _give_back()
+    return trie, node_side, number, *gather(offsets(length), symbols, which)
 
 
 def _sums(group: Int32, low: Int64, count: np.ndarray | None, n: int) -> tuple[Int64, np.ndarray]:
@@ -390,6 +397,7 @@ def extract_phrases(
     max_phrase_length: int = 7,
     reordering: str = "hier-mslr-bidirectional-fe",
     table_limit: int = 100,
+    arrays: MutableMapping[str, NDArray[Any]] | None = None,
 ) -> ExtractedPhrases:
     """Extract phrase pairs, with all that is needed to leave out any one sentence again.
 
@@ -404,7 +412,7 @@ def extract_phrases(
     sources, targets, alignments: as `extract_grammar` takes them.
     reordering: as `ReorderingType.parse` takes it, with target sides (``fe``); ``wbe`` where it
         says no unit.
-    table_limit: of the result: see `ExtractedGrammar`.
+    table_limit, arrays: as `extract_grammar` takes them.
     """
     check_arguments(EXTRACTED, {"max_phrase_length": max_phrase_length})
     kind = ReorderingType.parse(reordering)
@@ -423,7 +431,8 @@ def extract_phrases(
         return counted, kept.intern_spans(point, begin[:-1], begin[1:])
 
     shape = Shape(max_phrase_length, max_phrase_length, 0, True, False)
-    arrays, own, usual = _count_rules(bitext, shape, False, attached)
+    arrays = {} if arrays is None else arrays
+    own, usual = _count_rules(bitext, shape, False, attached, arrays)
     orientation = np.zeros((arrays["rule_source"].size, 8), np.int32)
     np.add.at(orientation, arrays["own_rule"], own)
     arrays["orientation"] = orientation

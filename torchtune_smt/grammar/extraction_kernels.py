@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.core.sequences_kernels import longer
+from torchtune_smt.core.sequences_kernels import hash_symbols, longer, table_size
 
 UNIT = 1 << 48
 """A count of 1 in the integers that counts are kept in.
@@ -210,27 +210,51 @@ def _write_side(
 
 
 @kernel
+def _slot(
+    side: Int32, begin: Int64, target_side: Int32, target_begin: Int64, rule: int, slots: int
+) -> np.int64:
+    """Return where a rule stands in a hash table of so many slots if nothing is in its way."""
+    h = hash_symbols(side, begin[rule], begin[rule + 1])
+    h ^= hash_symbols(target_side, target_begin[rule], target_begin[rule + 1]) * np.uint64(3)
+    return np.int64((h ^ h >> np.uint64(32)) & np.uint64(slots - 1))
+
+
+@inner
+def _same(symbols: Int32, first: int, second: int, length: int) -> bool:
+    """Return whether ``symbols`` has the same so many symbols from two places on."""
+    for k in range(length):
+        if symbols[first + k] != symbols[second + k]:
+            return False
+    return True
+
+
+@kernel
 def extract(
     bitext: Aligned, first: int, last: int, shape: Shape, share: bool
-) -> tuple[Int32, Int64, Int64, Int32, Int64, Int32]:
-    """Extract the rules of the sentence pairs first..last-1.
+) -> tuple[Int64, Int64, Int32, Int32, Int32, Int32, Int32]:
+    """Extract the rules of the sentence pairs first..last-1, none twice in one of them.
 
     share: a phrase has a count of 1 in all, and its rules share it. Otherwise each rule has 1.
 
-    Returns sentence (int32 [rules]): where a rule comes from; ascending.
-    Returns weight (int64 [rules]): its count, in units of ``1 / UNIT``.
-    Returns side_begin, side (int64 [rules + 1], int32): source sides; -1 is a gap.
-    Returns target_side_begin, target_side (int64 [rules + 1], int32): target sides; -1 and -2 are
-        the gaps, in the order of the source side.
+    Returns rules (int64 [last - first]): how many each pair has, which are in the order in which
+        they occur first.
+    Returns weight (int64 [rules]): its count, in units of ``1 / UNIT``; negative where that is
+        2^15 or more.
+    Returns length, side (int32 [rules], int32): source sides, one behind the other; -1 is a gap.
+    Returns target_length, target_side (int32 [rules], int32): target sides; -1 and -2 are the gaps,
+        in the order of the source side.
+    Returns rule (int32 [occurrences]): which rule each occurrence is of.
     """
     source_begin, source, target_begin, target, link_begin, links = bitext
-    sentence, weight = np.empty(1024, np.int32), np.empty(1024, np.int64)
-    side_begin, target_side_begin = np.empty(1025, np.int64), np.empty(1025, np.int64)
+    own = np.zeros(last - first, np.int64)
+    weight = np.empty(1024, np.int64)
+    begin, target_first = np.zeros(1025, np.int64), np.zeros(1025, np.int64)
     side, target_side = np.empty(4096, np.int32), np.empty(4096, np.int32)
+    rule, table = np.empty(1024, np.int32), np.empty(1024, np.int32)
     rules = np.empty((256, 2), np.int32)
     gaps, target_gaps = np.empty((2, 2), np.int32), np.empty((2, 2), np.int32)
     source_labels, target_labels = np.array([-1, -1], np.int32), np.array([-1, -2], np.int32)
-    count, n_side, n_target_side = 0, 0, 0
+    count, occurrences = 0, 0
     for i in range(first, last):
         words = source[source_begin[i] : source_begin[i + 1]]
         target_words = target[target_begin[i] : target_begin[i + 1]]
@@ -241,15 +265,25 @@ def extract(
             shape.max_length,
             shape.unaligned_edges,
         )
+        before = count
+        table[:] = -1
         for p in range(phrases.shape[0]):
             n, rules = find_rules(p, phrases, index, shape, rules)
             if n == 0:
                 continue
-            sentence, weight = longer(sentence, count + n), longer(weight, count + n)
-            side_begin = longer(side_begin, count + n + 1)
-            target_side_begin = longer(target_side_begin, count + n + 1)
-            side = longer(side, n_side + n * shape.max_symbols)
-            target_side = longer(target_side, n_target_side + n * shape.max_length)
+            weight, rule = longer(weight, count + n), longer(rule, occurrences + n)
+            begin = longer(begin, count + n + 1)
+            target_first = longer(target_first, count + n + 1)
+            side = longer(side, begin[count] + n * shape.max_symbols)
+            target_side = longer(target_side, target_first[count] + n * shape.max_length)
+            if 2 * (count + n - before) > table.size:
+                # Half full at most: the rules of this sentence pair go into a larger one.
+                table = np.full(table_size(2 * (count + n - before)), -1, np.int32)
+                for r in range(before, count):
+                    slot = _slot(side, begin, target_side, target_first, r, table.size)
+                    while table[slot] >= 0:
+                        slot = (slot + 1) & (table.size - 1)
+                    table[slot] = r
             share_of_rule = (UNIT + n // 2) // n if share else UNIT
             for k in range(n):
                 for g in range(2):
@@ -258,63 +292,68 @@ def extract(
                     gaps[g, 1] = phrases[q, 1] if q >= 0 else -1
                     target_gaps[g, 0] = phrases[q, 2] if q >= 0 else -1
                     target_gaps[g, 1] = phrases[q, 3] if q >= 0 else -1
-                sentence[count] = i
-                weight[count] = share_of_rule
-                side_begin[count] = n_side
-                n_side = _write_side(
-                    words, phrases[p, 0], phrases[p, 1], gaps, source_labels, side, n_side
+                at, target_at = begin[count], target_first[count]
+                begin[count + 1] = _write_side(
+                    words, phrases[p, 0], phrases[p, 1], gaps, source_labels, side, at
                 )
-                target_side_begin[count] = n_target_side
-                n_target_side = _write_side(
+                target_first[count + 1] = _write_side(
                     target_words,
                     phrases[p, 2],
                     phrases[p, 3],
                     target_gaps,
                     target_labels,
                     target_side,
-                    n_target_side,
+                    target_at,
                 )
-                count += 1
-    side_begin[count] = n_side
-    target_side_begin[count] = n_target_side
+                length, target_length = begin[count + 1] - at, target_first[count + 1] - target_at
+                slot = _slot(side, begin, target_side, target_first, count, table.size)
+                found = table[slot]
+                while found >= 0 and not (
+                    begin[found + 1] - begin[found] == length
+                    and target_first[found + 1] - target_first[found] == target_length
+                    and _same(side, begin[found], at, length)
+                    and _same(target_side, target_first[found], target_at, target_length)
+                ):
+                    slot = (slot + 1) & (table.size - 1)
+                    found = table[slot]
+                if found < 0:
+                    found = count
+                    table[slot], weight[found] = found, 0
+                    count += 1
+                if weight[found] >= 0:
+                    weight[found] += share_of_rule
+                rule[occurrences] = found
+                occurrences += 1
+        own[i - first] = count - before
     return (
-        sentence[:count].copy(),
+        own,
         weight[:count].copy(),
-        side_begin[: count + 1].copy(),
-        side[:n_side].copy(),
-        target_side_begin[: count + 1].copy(),
-        target_side[:n_target_side].copy(),
+        np.diff(begin[: count + 1]).astype(np.int32),
+        side[: begin[count]].copy(),
+        np.diff(target_first[: count + 1]).astype(np.int32),
+        target_side[: target_first[count]].copy(),
+        rule[:occurrences].copy(),
     )
 
 
 @kernel
-def merge_equal(sentence: Int32, key: Int64, weight: Int64) -> int:
-    """Sum, in place, the weights of equal keys within each sentence; return how many stay.
+def most_frequent(pair: Int64, owners: int) -> Int64:
+    """Return the most frequent item of each owner, of equally frequent ones the smallest.
 
-    `sentence` is ascending; within a sentence, keys ascend afterwards. Where weights of a sentence
-    sum up to 2^63 or more, the result is -1 - sentence.
+    pair: ``owner << 32 | item``, ascending, of each owner one at least.
     """
-    kept = 0
-    begin = 0
-    while begin < key.size:
-        end = begin
-        while end < key.size and sentence[end] == sentence[begin]:
-            end += 1
-        order = np.argsort(key[begin:end])
-        keys, weights = key[begin:end][order], weight[begin:end][order]
-        here = sentence[begin]
-        for k in range(keys.size):
-            if k > 0 and keys[k] == keys[k - 1]:
-                weight[kept - 1] += weights[k]
-                if weight[kept - 1] < 0:
-                    return -1 - int(here)
-            else:
-                sentence[kept] = here
-                key[kept] = keys[k]
-                weight[kept] = weights[k]
-                kept += 1
-        begin = end
-    return kept
+    found = np.zeros(owners, np.int64)
+    begin, most = 0, 0
+    for i in range(1, pair.size + 1):
+        if i < pair.size and pair[i] == pair[begin]:
+            continue
+        owner = pair[begin] >> 32
+        if begin == 0 or pair[begin - 1] >> 32 != owner:
+            most = 0
+        if i - begin > most:
+            found[owner], most = pair[begin] & 0xFFFFFFFF, i - begin
+        begin = i
+    return found
 
 
 @kernel

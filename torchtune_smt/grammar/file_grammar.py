@@ -12,7 +12,7 @@ from torchtune_smt.core.accepts import integer
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets, places_of
-from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar.base import Grammar, ordered_trie
 from torchtune_smt.grammar.reordering import ReorderingType
 
@@ -65,27 +65,22 @@ class FileGrammar(Grammar):
         self.feature_places = dict(feature_places or {})
         self.table_limit = NO_LIMIT if table_limit is None else table_limit
 
-        n_rules = source.begin.size - 1
-        sides = SequenceTable(np.int32, n_rules // 4 + 16)
-        targets = SequenceTable(np.int32, n_rules + 16)
-        side = sides.intern_spans(source.symbols, source.begin[:-1], source.begin[1:])
-        rules = side.astype(np.int64) << 32
-        rules |= targets.intern_spans(target.symbols, target.begin[:-1], target.begin[1:])
+        # The trie's nodes order the source sides.
+        length, other = (np.diff(own.begin).astype(np.int32) for own in (source, target))
+        self.trie, self.node_source, side, which = ordered_trie(length, source.symbols)
+        self.source_begin, self.source_symbols = gather(source.begin, source.symbols, which)
+        rules = side.astype(np.int64) << 32 | ordered_trie(other, target.symbols)[2]
         _, first = np.unique(rules, return_index=True)
         first.sort()
-        self.n_duplicates = n_rules - first.size
+        self.n_duplicates = side.size - first.size
 
-        # The trie's nodes order the source sides.
-        self.trie, self.node_source, number, by_node = ordered_trie(sides)
-        self.source_begin, self.source_symbols = gather(sides.begin, sides.symbols, by_node)
-
-        side = number[side[first]]
+        side = side[first]
         if rank_by is None:
             order = np.argsort(side, kind="stable")
         else:
             order = np.lexsort((-dense[first, self.dense_names.index(rank_by)], side))
         self.rule_source = side[order]
-        self.source_rule_begin = offsets(np.bincount(self.rule_source, minlength=len(sides)))
+        self.source_rule_begin = offsets(np.bincount(self.rule_source, minlength=which.size))
         self.given = first[order]
         self.dense = np.ascontiguousarray(dense[self.given])
         self.target_begin, self.target_symbols = gather(target.begin, target.symbols, self.given)

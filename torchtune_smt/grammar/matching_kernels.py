@@ -9,6 +9,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.core.sequences_kernels import longer
+from torchtune_smt.core.sorting_kernels import number
 
 GAP = -1
 """The non-terminal on a source side; on target sides -1 and -2 are the first and the second."""
@@ -36,6 +37,53 @@ class SentenceGrammar(NamedTuple):
     rule_begin: Int32
     rule: Int64
     dense: Float64
+
+
+@kernel
+def build_trie(length: Int32, symbols: Int32) -> tuple[Int32, Int32, Int32]:
+    """Return the symbols of a trie's nodes, their `child_begin`, and where each sequence ends.
+
+    See `torchtune_smt.grammar.base.build_trie`.
+    """
+    node = np.zeros(length.size, np.int32)
+    node_symbol, children = np.zeros(1024, np.int32), np.zeros(1024, np.int32)
+    least, most = 0, 0
+    for k in range(symbols.size):
+        least, most = min(least, symbols[k]), max(most, symbols[k])
+    kinds = most - least + 1
+    # The nodes of the level above are level..count-1.
+    level, count, depth = 0, 1, 0
+    while True:
+        longer_ones = 0
+        for i in range(length.size):
+            longer_ones += length[i] > depth
+        if longer_ones == 0:
+            break
+        key = np.empty(longer_ones, np.int64)
+        k, at = 0, 0
+        for i in range(length.size):
+            if length[i] > depth:
+                key[k] = (node[i] - level) * kinds + symbols[at + depth] - least
+                k += 1
+            at += length[i]
+        distinct, index = number(key)
+        node_symbol = longer(node_symbol, count + distinct.size)
+        children = longer(children, count + distinct.size)
+        for d in range(distinct.size):
+            node_symbol[count + d] = distinct[d] % kinds + least
+            children[count + d] = 0
+            children[level + distinct[d] // kinds] += 1
+        k = 0
+        for i in range(length.size):
+            if length[i] > depth:
+                node[i] = count + index[k]
+                k += 1
+        level, count = count, count + distinct.size
+        depth += 1
+    child_begin = np.ones(count + 1, np.int32)
+    for n in range(count):
+        child_begin[n + 1] = child_begin[n] + children[n]
+    return node_symbol[:count].copy(), child_begin, node
 
 
 @inner

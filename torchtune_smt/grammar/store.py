@@ -6,6 +6,7 @@ Extracted ones, and copies of grammars that were read from text.
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -42,9 +43,9 @@ def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str
     path = Path(path)
     if path.exists() and not ARCHIVE.is_at(path):
         raise InputError("exists and is no grammar; choose another path, or remove it", path=path)
-    arrays = dict(grammar.arrays)
-    for name in _WORDS:
-        arrays |= getattr(grammar, name).to_arrays(f"{name}_")
+    words = [getattr(grammar, name).to_arrays(f"{name}_") for name in _WORDS]
+    # The last of these come first in the file.
+    arrays = ChainMap(*reversed(words), grammar.arrays)
     content: dict[str, Any] = {"table_limit": grammar.table_limit}
     if grammar.reordering is not None:
         content["reordering"] = grammar.reordering.name

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from torchtune_smt.core.accepts import Checked, accepting, integer, one_of
-from torchtune_smt.core.archive import OtherVersionError, file_checksum
+from torchtune_smt.core.archive import ArraysOnDisk, OtherVersionError, file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import restored
 from torchtune_smt.core.textio import atomic_folder, read_bytes
@@ -222,13 +223,14 @@ class BuiltModel(Checked, ModelSource):
         sources: Sequence[Sequence[str]],
         targets: Sequence[Sequence[str]],
         alignments: Sequence[Alignment],
+        arrays: ArraysOnDisk,
     ) -> ExtractedGrammar:
         """Return the grammar of an aligned bitext, extracted with the options of the same names."""
         extract: Callable[..., ExtractedGrammar]
         extract = extract_phrases if self.phrases else extract_grammar
         taken = inspect.signature(extract).parameters
         options = {name: value for name, value in vars(self).items() if name in taken}
-        return extract(sources, targets, alignments, **options)
+        return extract(sources, targets, alignments, arrays=arrays, **options)
 
     def _settings(self) -> dict[str, Any]:
         """Return what a model is built with, wherever it lies."""
@@ -260,8 +262,9 @@ class BuiltModel(Checked, ModelSource):
 
         def write_grammar() -> tuple[str, str]:
             links = alignments or read_alignments(folder / ALIGNMENT)
-            grammar = self._extract(sources, targets, links)
-            return save_grammar(folder / GRAMMAR, grammar), f"extracted {len(grammar):,} rules"
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                grammar = self._extract(sources, targets, links, ArraysOnDisk(Path(place)))
+                return save_grammar(folder / GRAMMAR, grammar), f"extracted {len(grammar):,} rules"
 
         def write_language_model() -> tuple[str, str]:
             path, ngrams = folder / LANGUAGE_MODEL, estimate(targets, *language_model)
