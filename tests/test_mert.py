@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,10 +19,11 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU, Measure, Part, error_rate, mean
 from torchtune_smt.tuners import mert
 from torchtune_smt.tuners import mert_kernels as kernels
-from torchtune_smt.tuners.mert import FAR, NARROW, Mert
+from torchtune_smt.tuners.mert import NARROW, Mert
 from torchtune_smt.tuners.mira import KBestMira
 
 seeds = st.integers(0, 10**6)
+FAR = 1e6
 CHRF_SCORE = SacrebleuChrf()
 
 
@@ -101,13 +103,12 @@ def score_of(lists, chosen):
     return total
 
 
-def line_search(lists, offset, slope):
+def line_search(lists, offset, slope, near=(), far=np.inf):
     """Return what the kernels find: BLEU, γ; and thresholds and changes, sorted."""
-    n, sizes = lists.n_hypotheses, np.diff(lists.begin)
+    n, near = lists.n_hypotheses, np.array(near, np.int64)
     first, gamma = np.empty(len(lists), np.int64), np.empty(n)
     change = np.empty((n, 2), np.int32)
-    stack = np.empty(sizes.max(), np.int64)
-    count = kernels.envelopes(lists.begin, offset, slope, stack, first, gamma, change)
+    count = kernels.envelopes(lists.begin, offset, slope, near, far, first, gamma, change)
     order = np.argsort(gamma[:count])
     code = lists.measure.code
     found = kernels.sweep(first, gamma, change, order, lists.statistics, code, NARROW, FAR)
@@ -134,6 +135,33 @@ def test_envelope_against_brute_force(seed, whole, size):
     for line in bests:
         equal = (offset == offset[line]) & (slope == slope[line])
         assert np.flatnonzero(equal)[0] == line
+
+
+@given(seed=seeds, whole=st.booleans(), sizes=st.lists(st.integers(1, 30), min_size=1, max_size=3))
+def test_envelopes_found_from_near_lines_are_the_same(seed, whole, sizes):
+    """Whichever line they start from: the best at any γ in -far..far."""
+    generator = np.random.default_rng(seed)
+    lists = make_lists(generator, sizes, 2, whole)
+    lines = lists.rows.dense(2).T.copy()
+    near = [
+        next(h for h in range(begin, end) if (lines[:, h] == lines[:, one]).all())
+        for begin, end in pairwise(lists.begin)
+        for one in [generator.integers(begin, end)]
+    ]
+    far = generator.choice([0.3, 1.0, 5.0])
+    offset, slope = lines
+    *_, gamma, change, first = line_search(lists, offset, slope, near, far)
+    assert (np.abs(gamma) <= far * 1.000001).all()
+    for s, (begin, end) in enumerate(pairwise(lists.begin)):
+        own = (change[:, 0] >= begin) & (change[:, 0] < end)
+        bests = [int(first[s]), *change[own, 1].tolist()]
+        assert change[own, 0].tolist() == bests[:-1]
+        ends = [-far, *gamma[own], far]
+        for line, left, right in zip(bests, ends, ends[1:], strict=False):
+            scores = offset[begin:end] + (left + right) / 2 * slope[begin:end]
+            assert scores[line - begin] >= scores.max() - 1e-5
+            equal = (offset == offset[line]) & (slope == slope[line])
+            assert np.flatnonzero(equal[begin:end])[0] == line - begin
 
 
 @pytest.mark.parametrize("measure", MEASURES)

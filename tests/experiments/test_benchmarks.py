@@ -12,7 +12,7 @@ import page
 import pytest
 import timing
 
-from torchtune_smt.tuners.auto import candidates_of
+from torchtune_smt.tuners.lines import candidates_of
 
 SCRIPTS = sorted((Path(page.ROOT) / "scripts" / "experiments" / "bench").glob("*.py"))
 CLOCK = re.compile(r"\b(perf_counter|process_time|thread_time|monotonic)(_ns)?\b|RUSAGE_CHILDREN")

@@ -9,25 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from torchtune_smt.core.accepts import Checked, accepting, integer
-from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.tuners.lines import Candidates, search
+from torchtune_smt.tuners.lines import candidates_of, search
 from torchtune_smt.tuners.mert import Mert
 from torchtune_smt.tuners.mira import KBestMira
 from torchtune_smt.tuners.solver import Solution, check_start
-
-
-def candidates_of(lists: KBestLists) -> tuple[Int64, Candidates]:
-    """Return the features that occur in lists (int64, ascending), and a dense table of them.
-
-    Raises InputError: the lists have no statistics.
-    """
-    if lists.statistics is None:
-        raise InputError("the lists have no statistics of a metric; see torchtune_smt.measured")
-    active, rows = lists.rows.numbered()
-    table = np.ascontiguousarray(rows.dense(active.size).T)
-    return active, Candidates(lists.begin, table, lists.statistics, lists.measure.scores)
 
 
 @dataclass(frozen=True)
@@ -48,7 +35,7 @@ class Auto(Checked):
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return the weights that one of the solvers finds; see `Solver.solve`."""
-        active, _ = lists.rows.numbered()
+        active, rows = lists.rows.numbered()
         if active.size > self.tens:
             # It brings torch, which a few weights do without.
             from torchtune_smt.tuners.expected import ExpectedErrors
@@ -58,7 +45,7 @@ class Auto(Checked):
         if active.size > self.few or active.size == 0:
             return Mert(max_features=self.tens).solve(lists, start, seed)
         check_start(lists, start)
-        active, candidates = candidates_of(lists)
+        active, candidates = candidates_of(lists, (active, rows))
         begin = start[active]
         starts = [begin] if begin.any() else [np.ones(active.size)]
         weights = start.copy()

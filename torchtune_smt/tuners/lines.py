@@ -12,8 +12,9 @@ what is returned is the middle of a *plateau*, the connected directions with the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple, Self
 
@@ -22,12 +23,16 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import places_of
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.lists_kernels import best
 from torchtune_smt.tuners import mert_kernels as kernels
+from torchtune_smt.tuners.solver import statistics_of
 
 Score = Callable[[Float64], Float64]
 """Takes sums of statistics [..., k] and returns scores [...], of which the larger is better."""
 
+NONE: Final = np.empty(0, np.int64)
 # An angle (radians) as narrow as this is rounding's; scores that differ by less are equal.
 NARROW: Final = 1e-9
 EQUAL: Final = 1e-12
@@ -97,29 +102,36 @@ class Candidates:
     score: Score
 
     @cached_property
-    def room(self) -> tuple[Float64, Float64, Int64, Int64, Float64, Int32]:
-        """What `kernels.envelopes` takes and writes: scores and slopes of hypotheses first."""
-        n, longest = self.features.shape[1], int(np.diff(self.begin).max(initial=0))
-        lists = self.begin.size - 1
-        return (
-            *(np.empty(n), np.empty(n), np.empty(longest, np.int64), np.empty(lists, np.int64)),
-            *(np.empty(n), np.empty((n, 2), np.int32)),
-        )
+    def room(self) -> tuple[Int64, Float64, Int32]:
+        """What `kernels.envelopes` writes."""
+        n = self.features.shape[1]
+        return np.empty(self.begin.size - 1, np.int64), np.empty(n), np.empty((n, 2), np.int32)
+
+    def standard(self) -> tuple[Self, Float64]:
+        """Return them in features of unit spread within lists, and the spreads (float64 [d]).
+
+        Features of no spread, which are the same throughout each list, are left out.
+
+        Raises InputError: a feature is not finite, or as large as 1e150.
+        """
+        matrix, scale = self.features.copy(), np.empty(len(self.features))
+        kernels.standardize(self.begin, matrix, scale)
+        if not np.isfinite(scale).all():
+            raise InputError(
+                "a feature value of the lists is not finite, or as large as 1e150; check the lists"
+            )
+        return replace(self, features=matrix[scale > 0]), scale
 
     def some(self, lists: Int64) -> Self:
         """Return some of the lists."""
         begin, places = places_of(self.begin, lists)
-        return type(self)(
-            begin,
-            np.ascontiguousarray(self.features[:, places]),
-            self.statistics[places],
-            self.score,
-        )
+        features = np.ascontiguousarray(self.features[:, places])
+        return replace(self, begin=begin, features=features, statistics=self.statistics[places])
 
     def chosen(self, weights: Float64) -> Int64:
         """Return the best hypothesis of each list (int64 [S]) under weights; the first of ties."""
         scores, chosen = np.empty(self.features.shape[1]), np.empty(self.begin.size - 1, np.int64)
-        kernels.combine(self.features, weights, scores)
+        kernels.combine(self.features, weights[None], scores[None])
         best(self.begin, scores, chosen)
         return chosen
 
@@ -129,27 +141,42 @@ class Candidates:
             self.score(self.statistics[self.chosen(weights)].sum(axis=0, dtype=np.float64))
         )
 
-    def changes(self, offset: Float64, slope: Float64) -> tuple[Int64, Float64, Int32, Int64]:
+    def changes(
+        self, offset: Float64, slope: Float64, near: Int64 = NONE, far: float = math.inf
+    ) -> tuple[Int64, Float64, Int32, Int64]:
         """Return what `kernels.envelopes` finds from scores on, growing so fast, and its order.
 
         Arrays but for the last are longer than that, and written over by the next call.
         """
-        _, _, stack, first, gamma, change = self.room
-        n = kernels.envelopes(self.begin, offset, slope, stack, first, gamma, change)
+        first, gamma, change = self.room
+        n = kernels.envelopes(self.begin, offset, slope, near, far, first, gamma, change)
         return first, gamma, change, np.argsort(gamma[:n])
 
     def along(self, point: Float64, direction: Float64) -> Curve:
         """Return the score at ``point + γ direction`` for all γ."""
-        offset, slope, *_ = self.room
-        kernels.combine(self.features, point, offset)
-        kernels.combine(self.features, direction, slope)
-        first, gamma, change, order = self.changes(offset, slope)
+        lines = np.empty((2, self.features.shape[1]))
+        kernels.combine(self.features, np.stack([point, direction]), lines)
+        first, gamma, change, order = self.changes(*lines)
         change = change[order]
         sums = np.empty((order.size + 1, self.statistics.shape[1]), np.float64)
         sums[0] = self.statistics[first].sum(axis=0)
         sums[1:] = self.statistics[change[:, 1]] - self.statistics[change[:, 0]]
         np.cumsum(sums, axis=0, out=sums)
         return Curve(np.concatenate([[-np.inf], gamma[order], [np.inf]]), self.score(sums))
+
+
+def candidates_of(
+    lists: KBestLists, used: tuple[Int64, Rows] | None = None
+) -> tuple[Int64, Candidates]:
+    """Return the features that occur in lists (int64, ascending), and a dense table of them.
+
+    used: `lists.rows.numbered()`, where it is known.
+
+    Raises InputError: the lists have no statistics.
+    """
+    active, rows = used or lists.rows.numbered()
+    table = np.ascontiguousarray(rows.dense(active.size).T)
+    return active, Candidates(lists.begin, table, statistics_of(lists), lists.measure.scores)
 
 
 class _Point(NamedTuple):
@@ -175,18 +202,13 @@ def search(
     until none is. It is never worse than any of the starts. A feature that is the same throughout
     each list keeps its weight of the first start; the others its l1 norm together, or that of 1.
 
-    Raises InputError: a feature is not finite, or as large as 1e150.
+    Raises InputError: as `Candidates.standard`.
     """
-    matrix = candidates.features.copy()
-    scale: Float64 = np.empty(len(matrix))
-    kernels.standardize(candidates.begin, matrix, scale)
-    if not np.isfinite(scale).all():
-        raise InputError("a feature of the lists is not finite, or as large as 1e150; check them")
+    unit, scale = candidates.standard()
     active = scale > 0
     result = starts[0].copy()
     if not active.any():
         return result
-    unit = Candidates(candidates.begin, matrix[active], candidates.statistics, candidates.score)
     generator = np.random.default_rng(seed)
     found = _climb(unit, [start[active] * scale[active] for start in starts], generator)
     new = found / scale[active]

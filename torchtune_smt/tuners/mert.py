@@ -10,20 +10,19 @@ from typing import ClassVar
 import numpy as np
 
 from torchtune_smt.core.accepts import Checked, above, accepting, integer
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.lists_kernels import best
 from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.tuners import mert_kernels as kernels
-from torchtune_smt.tuners.lines import Candidates
-from torchtune_smt.tuners.solver import Solution, check_start
+from torchtune_smt.tuners.lines import Candidates, candidates_of
+from torchtune_smt.tuners.solver import Solution, check_start, statistics_of
 
 GAIN = 1e-6  # a round that gains less (of BLEU in 0..1) is the last one
 BEHIND = 0.3  # of what its first round gains: restarts that are behind by more are given up
 NARROW = 1e-7  # an interval as narrow as this part of the weights is rounding's, not theirs
-FAR = 1e6  # as many times the weights, a step along a line forgets them
+FAR = 1.0  # as many times the weights, a step along a line may move them
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,10 @@ class Mert(Checked):
 
     Maximises the corpus score of the best hypotheses, by the measure of the lists' statistics:
     BLEU, an error rate, the mean of a column. Along a line W + γ d it changes only where the
-    best hypothesis of some list does; all these thresholds are found exactly, and γ is the
-    middle of the interval with the best score. Rounds of such line searches, in random order along
-    the axes and along some random directions, new in each round, climb until one gains nothing.
+    best hypothesis of some list does; all these thresholds are found that move W by up to its
+    length, and γ is the middle of the interval with the best score. Rounds of such line searches,
+    in random order along the axes and along some random directions, new in each round, climb until
+    one gains nothing.
 
     The first climb begins at the given weights, each restart at the best ones so far, moved at
     random. A restart whose first round ends below the best score by more than 0.3 of what it has
@@ -79,11 +79,6 @@ class Mert(Checked):
         values that are not finite. ValueError: there are not D start weights, or not all are
         finite.
         """
-        if lists.statistics is None:
-            raise InputError(
-                "MERT maximises a corpus score, and the lists come without its statistics; give "
-                "lists with words and references, or with scores.dat"
-            )
         active, rows = lists.rows.numbered()
         if active.size > self.max_features:
             raise InputError(
@@ -94,10 +89,12 @@ class Mert(Checked):
             )
         check_start(lists, start)
         generator = np.random.default_rng(seed)
-        search = _Search(lists, active, rows)
-        old = start[search.feature]
+        unit, scale = candidates_of(lists, (active, rows))[1].standard()
+        feature, scale = active[scale > 0], scale[scale > 0]
+        search = _Search(unit, lists.measure.code)
+        old = start[feature]
         norm = float(np.abs(old).sum()) or 1.0
-        first = old * search.scale if old.any() else generator.standard_normal(old.size)
+        first = old * scale if old.any() else generator.standard_normal(old.size)
         point, score = self._climb(search, _unit(first), generator)
         for _ in range(self.restarts):
             noise = generator.standard_normal(point.size) / math.sqrt(max(point.size, 1))
@@ -106,8 +103,8 @@ class Mert(Checked):
             if reached > score:
                 point, score = other, reached
         weights = start.copy()
-        new = point / search.scale
-        weights[search.feature] = new * (norm / (float(np.abs(new).sum()) or 1.0))
+        new = point / scale
+        weights[feature] = new * (norm / (float(np.abs(new).sum()) or 1.0))
         # The last word is with the lists as they are, not with what rounding made of them.
         before, score = _score(lists, start), _score(lists, weights)
         if score <= before and old.any():
@@ -153,41 +150,25 @@ class Mert(Checked):
 class _Search:
     """Line searches over lists, in features of unit spread.
 
-    feature (int64 [m]): those that differ within a list.
-    scale (float64 [m]): their spread: a weight times it is a coordinate of a point.
     count: line searches made.
     offset (float64 [n]): scores at the present point.
     """
 
-    def __init__(self, lists: KBestLists, active: Int64, rows: Rows) -> None:
-        matrix = np.ascontiguousarray(rows.dense(active.size).T)
-        if not np.isfinite(matrix).all():
-            raise InputError("a feature value of the lists is not finite; check the lists")
-        scale: Float64 = np.empty(active.size)
-        kernels.standardize(lists.begin, matrix, scale)
-        if not np.isfinite(scale).all():
-            raise InputError(
-                "the square of a feature value of the lists is not finite: check the lists for "
-                "values above 1e150 or so"
-            )
-        assert lists.statistics is not None
-        matrix = np.ascontiguousarray(matrix[scale > 0])
-        self._unit = Candidates(lists.begin, matrix, lists.statistics, lists.measure.scores)
-        self.feature = active[scale > 0]
-        self.scale = scale[scale > 0]
-        self._code = lists.measure.code
+    def __init__(self, unit: Candidates, code: Float64) -> None:
+        self._unit, self._code = unit, code
         self.count = 0
-        self.offset, _, _, self._chosen, *_ = self._unit.room
+        self.offset = np.empty(unit.features.shape[1])
+        self._chosen = np.empty(unit.begin.size - 1, np.int64)
 
     def begin(self, point: Float64) -> float:
         """Go to a point; return the score there."""
-        kernels.combine(self._unit.features, point, self.offset)
+        kernels.combine(self._unit.features, point[None], self.offset[None])
         return self._score()
 
     def slopes(self, directions: Float64) -> Float64:
         """Return how fast the scores of hypotheses grow along directions (rows)."""
         found = np.empty((len(directions), self.offset.size))
-        kernels.combine_each(self._unit.features, directions, found)
+        kernels.combine(self._unit.features, directions, found)
         return found
 
     def move(self, slope: Float64, score: float) -> tuple[float, float]:
@@ -199,8 +180,9 @@ class _Search:
         Returns score: there.
         """
         self.count += 1
-        lines, statistics = self._unit.changes(self.offset, slope), self._unit.statistics
-        promised, gamma = kernels.sweep(*lines, statistics, self._code, NARROW, FAR)
+        lines = self._unit.changes(self.offset, slope, self._chosen, FAR)
+        of = self._unit.statistics
+        promised, gamma = kernels.sweep(*lines, of, self._code, NARROW, FAR)
         if promised <= score or gamma == 0.0:
             return 0.0, score
         self.offset += gamma * slope
@@ -223,6 +205,5 @@ def _unit(vector: Float64) -> Float64:
 
 def _score(lists: KBestLists, weights: Float64) -> float:
     """Return the corpus score of the lists under some weights."""
-    assert lists.statistics is not None
     chosen = lists.best(weights)
-    return float(kernels.chosen_score(lists.statistics, chosen, lists.measure.code))
+    return float(kernels.chosen_score(statistics_of(lists), chosen, lists.measure.code))

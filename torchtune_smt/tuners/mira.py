@@ -11,12 +11,11 @@ import numpy as np
 
 from torchtune_smt.core.accepts import Checked, above, accepting, integer, one_of
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.metrics import bleu_kernels
 from torchtune_smt.tuners import mira_kernels as kernels
-from torchtune_smt.tuners.solver import Solution, check_start
+from torchtune_smt.tuners.solver import Solution, check_start, statistics_of
 
 GainScale = Literal["reference", "none"]
 
@@ -70,11 +69,7 @@ class KBestMira(Checked):
         Raises InputError: the lists have no statistics. ValueError: there are not D start weights,
         or not all are finite.
         """
-        if lists.statistics is None:
-            raise InputError(
-                "MIRA computes a corpus score, and these lists have no statistics of it; give "
-                "references or Moses's scores.dat, or tune with tuner=pro"
-            )
+        statistics = statistics_of(lists)
         check_start(lists, start)
         generator = np.random.default_rng(seed)
         usable: Int64 = np.flatnonzero(np.diff(lists.begin) > 1)
@@ -82,7 +77,7 @@ class KBestMira(Checked):
         x_feature, x_value = np.empty(2 * widest, np.int32), np.empty(2 * widest)
         weights: Float64 = start.astype(np.float64)
         late: Float64 = np.zeros(start.size)
-        background: Float64 = np.ones(lists.statistics.shape[1])
+        background: Float64 = np.ones(statistics.shape[1])
         before = score_on(lists, start)
         name = "bleu" if lists.measure == BLEU else "score"
         best = Solution(weights, {name: -math.inf})
@@ -93,7 +88,7 @@ class KBestMira(Checked):
                 lists.rows.begin,
                 lists.rows.feature,
                 lists.rows.value,
-                lists.statistics,
+                statistics,
                 lists.measure.code,
                 background,
                 np.empty_like(background),
@@ -122,8 +117,7 @@ class KBestMira(Checked):
 
 def score_on(lists: KBestLists, weights: Float64) -> float:
     """Return the corpus score (BLEU in 0..1, by sacrebleu) of the hypotheses that W ranks first."""
-    assert lists.statistics is not None
-    chosen = lists.statistics[lists.best(weights)]
+    chosen = statistics_of(lists)[lists.best(weights)]
     if lists.measure != BLEU:
         return float(lists.measure.scores(chosen.sum(axis=0, dtype=np.float64)))
     totals = chosen.sum(axis=0, dtype=np.int64)

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
-from torchtune_smt.core.compiled import inner
+from torchtune_smt.core.compiled import inlined, inner
 from torchtune_smt.core.rows_kernels import difference, dot_row
 from torchtune_smt.kbest.measure_kernels import BLEU, KIND, ORDER, corpus_score, length
 
@@ -16,7 +16,7 @@ from torchtune_smt.kbest.measure_kernels import BLEU, KIND, ORDER, corpus_score,
 LEAST = 1e-60
 
 
-@inner
+@inlined
 def background_score(
     statistics: NDArray[Any],
     h: int,
@@ -41,7 +41,7 @@ def background_score(
     return score * length(both, code) if by_reference else score
 
 
-@inner
+@inlined
 def background_bleu(
     statistics: NDArray[Any], h: int, background: Float64, by_reference: bool
 ) -> float:
@@ -58,7 +58,7 @@ def background_bleu(
     return bleu * r if by_reference else bleu
 
 
-@inner
+@inlined
 def hope_and_fear(
     first: int,
     last: int,

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol, TypeGuard, get_args, runtime_c
 import numpy as np
 
 from torchtune_smt.core.accepts import declared, one_of
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int32
 from torchtune_smt.core.checks import checked_numbers, described
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
@@ -76,6 +76,16 @@ def check_start(lists: KBestLists, start: Float64) -> None:
         raise ValueError(f"there must be {needed} start weights or more, not {start.size}")
     if not np.isfinite(start).all():
         raise ValueError("a start weight is not finite")
+
+
+def statistics_of(lists: KBestLists) -> Int32 | Float64:
+    """Return the statistics of lists; raise InputError if there are none."""
+    if lists.statistics is None:
+        raise InputError(
+            "the lists have no statistics, of which a corpus score is computed; give references or "
+            "Moses's scores.dat (in Python see torchtune_smt.measured), or tune with tuner=pro"
+        )
+    return lists.statistics
 
 
 def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence[int]) -> Solution:
