@@ -13,13 +13,14 @@ import pytest
 from small_lists import put
 from test_grammar_extraction import sentence_rules
 
+from torchtune_smt.core import textio
 from torchtune_smt.core.archive import cache_path
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId
-from torchtune_smt.grammar import FileGrammar, extract_grammar, read_grammar, write_grammar
+from torchtune_smt.grammar import FileGrammar, extract_grammar, formats, read_grammar, write_grammar
 from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.grammar.store import COPY
@@ -62,6 +63,14 @@ CDEC_RULES = {
     ("ja", ""): {"EgivenF": 0.1},
     ("nein", "no"): {},
 }
+
+
+@pytest.fixture(params=[1 << 20, 40], ids=["whole", "pieces"], autouse=True)
+def piece(request, monkeypatch):
+    """Texts are parsed as a whole, and a line or a few at a time."""
+    if "shared" not in request.fixturenames:
+        monkeypatch.setattr(formats, "PIECE", request.param)
+        monkeypatch.setattr(textio, "_BLOCK", request.param)
 
 
 def test_cdec(tmp_path):

@@ -96,7 +96,7 @@ def text_pieces(
     text = bytearray()
     for block in _whole_lines(_plain(chain([first], blocks), path)):
         text += block
-        if len(text) >= size:
+        if len(text) >= size and text.endswith(b"\n"):
             yield text
             text = bytearray()
     if text and not text.endswith(b"\n"):
@@ -105,10 +105,10 @@ def text_pieces(
         yield text
 
 
-def check_utf8(text: bytearray, path: str | os.PathLike[str]) -> None:
+def check_utf8(text: bytearray, path: str | os.PathLike[str], before: int = 0) -> None:
     """Raise InputError with the first line that is not UTF-8.
 
-    text: that of `read_text`.
+    text: that of `read_text`, or a piece of it behind so many lines.
     """
     view, begin = memoryview(text), 0
     while begin < len(text):
@@ -117,7 +117,8 @@ def check_utf8(text: bytearray, path: str | os.PathLike[str]) -> None:
         try:
             str(view[begin:end], "utf-8")
         except UnicodeDecodeError as error:
-            raise not_utf8(path, text.count(b"\n", 0, begin + error.start) + 1) from None
+            line = before + text.count(b"\n", 0, begin + error.start) + 1
+            raise not_utf8(path, line) from None
         begin = end
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -15,9 +16,10 @@ from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.archive import checksum, file_checksum
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.text import finite_number, split_fields, split_words
 from torchtune_smt.core.text_kernels import POWERS, count_lines
-from torchtune_smt.core.textio import atomic_writer, check_utf8, read_packed, read_text
+from torchtune_smt.core.textio import atomic_writer, check_utf8, read_packed, text_pieces
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import formats_kernels as kernels
 from torchtune_smt.grammar.base import RULE_COUNT, UNIQUE_RULE, Grammar
@@ -29,6 +31,9 @@ from torchtune_smt.grammar.store import read_copy, write_copy
 Format = Literal["cdec", "joshua", "moses"]
 
 logger = logging.getLogger(__name__)
+
+PIECE: Final = 1 << 24
+"""Bytes of a text that are parsed at a time; with what comes of them, few beside a grammar."""
 
 _MOSES_NAMES = ["FgivenE", "LexFgivenE", "EgivenF", "LexEgivenF"]
 
@@ -150,15 +155,14 @@ def read_grammar(
         # A copy is of the very bytes that are parsed: the file may be replaced meanwhile.
         packed = read_packed(path)
         source = checksum(packed)
-        data = read_text(path, packed=packed)
+        texts = _texts(path, packed)
         del packed
-        check_utf8(data, path)
-        if not data:
+        first = next(texts, None)
+        if first is None:
             raise InputError("the grammar is empty", path=path)
-        kind = _detect(data, path) if format is None else format
-        rules = _rules_of(data, kind, path)
-        # The text is as long as the grammar, and nothing of it is needed any more.
-        del data
+        kind = _detect(first, path) if format is None else format
+        rules = _rules_of(chain([first], texts), kind, path)
+        del first, texts
         try:
             grammar = FileGrammar(*rules[:-1], rank_by=rank_by, feature_places=rules[-1])
         except ValueError as error:
@@ -202,7 +206,7 @@ def read_phrase_table(
     path = Path(path)
     table = _read(path, _PHRASES, Vocabulary(), Vocabulary(), scores)
     names = [f"{name}_{i}" for i in range(table.values.shape[1])]
-    columns = [_logarithms(table, path)]
+    columns = [table.values]
     lacking = np.flatnonzero(table.counts <= 0.0)
     uncounted = (path, int(lacking[0]) + 1) if lacking.size else None
     if rule_counts:
@@ -299,101 +303,174 @@ def _detect(data: bytearray, path: Path) -> Format:
     )
 
 
-def _parse(
-    text: UInt8, layout: _Layout, path: Path, scores: int | None = None
-) -> tuple[Table, int, int]:
-    """Parse a table, whose lines have as many `scores`, by default those of the first one.
+def _texts(path: Path, packed: bytes | None = None) -> Iterator[bytearray]:
+    """Yield the text of a file in pieces that are UTF-8; of one that was read, given its bytes."""
+    before = 0
+    for text in text_pieces(path, PIECE, packed=packed):
+        check_utf8(text, path, before)
+        yield text
+        before += count_lines(np.frombuffer(text, np.uint8))[0]
 
-    Returns how many names of features, and lines with fields that are not used, there are, too.
+
+class _Piece(NamedTuple):
+    """A part of a table.
+
+    text: in which there are spans of `table`.
+    before: lines of the file before it.
+    new_names: spans in `text` of the names of features that are not in the pieces before.
+    n_names: of features, so far.
+    n_ignored: lines with fields that are not used.
     """
-    lines, tokens = count_lines(text)
-    table = Table.empty(lines, tokens)
+
+    text: UInt8
+    table: Table
+    before: int
+    new_names: Int64
+    n_names: int
+    n_ignored: int
+
+
+def _parse(
+    texts: Iterable[bytearray], layout: _Layout, path: Path, scores: int | None = None
+) -> Iterator[_Piece]:
+    """Parse a table, whose lines have as many `scores`, by default those of the first one."""
+    expected = "as the first line has" if scores is None else "as its settings say"
     roles = np.array(layout.roles, np.int32)
-    code, line, at, n_names, n_slow, n_ignored = kernels.parse(
-        text, roles, layout.form, layout.separator, POWERS, table
-    )
-    # The first error of the file is reported, be it one of form, of a number, or of how many.
-    sound = lines if code == kernels.FINE else line
-    counted = table.count_begin[:sound] - table.value_begin[:sound]
-    wanted = scores if scores is not None or not sound else int(counted[0])
-    wrong = np.flatnonzero(counted != wanted) if layout.form != kernels.CDEC else counted[:0]
-    if wrong.size:
-        sound = int(wrong[0])
-    for index, begin, end in table.slow[:n_slow].tolist():
-        of = int(np.searchsorted(table.value_begin[: sound + 1], index, side="right"))
-        if of > sound:
-            break
-        token = bytes(text[begin:end]).decode()
-        number = finite_number(token)
-        if number is None:
-            message = f"the feature value {token!r} is no finite number"
-            raise InputError(message, path=path, line=of)
-        table.value[index] = number
-    if wrong.size:
-        expected = "as the first line has" if scores is None else "as its settings say"
-        message = f"has {counted[sound]} scores, and not {wanted}, {expected}"
-        raise InputError(message, path=path, line=sound + 1)
-    if code != kernels.FINE:
-        rest = bytes(text[at : at + 1000]).split(b"\n", 1)[0].decode(errors="replace")
-        token = "".join(split_words(rest)[:1])
-        message = _PROBLEMS[code].format(fields=layout.fields, token=token)
-        raise InputError(message, path=path, line=line + 1)
-    return table, n_names, n_ignored
+    names, known, n_known, before = np.empty((kernels.MAX_NAMES, 2), np.int64), bytearray(), 0, 0
+    for piece in texts:
+        # The names that are known stand before the lines.
+        text = np.frombuffer(known + piece, np.uint8)
+        lines, tokens = count_lines(text[len(known) :])
+        table = Table.empty(lines, tokens, names)
+        code, line, at, n_names, n_slow, n_ignored = kernels.parse(
+            text, len(known), n_known, roles, layout.form, layout.separator, POWERS, table
+        )
+        # The first error of the file is reported, be it one of form, of a number, or of how many.
+        sound = lines if code == kernels.FINE else line
+        counted = table.count_begin[:sound] - table.value_begin[:sound]
+        if scores is None and sound:
+            scores = int(counted[0])
+        wrong = np.flatnonzero(counted != scores) if layout.form != kernels.CDEC else counted[:0]
+        if wrong.size:
+            sound = int(wrong[0])
+        for index, begin, end in table.slow[:n_slow].tolist():
+            of = int(np.searchsorted(table.value_begin[: sound + 1], index, side="right"))
+            if of > sound:
+                break
+            token = bytes(text[begin:end]).decode()
+            number = finite_number(token)
+            if number is None:
+                message = f"the feature value {token!r} is no finite number"
+                raise InputError(message, path=path, line=before + of)
+            table.value[index] = number
+        if wrong.size:
+            message = f"has {counted[sound]} scores, and not {scores}, {expected}"
+            raise InputError(message, path=path, line=before + sound + 1)
+        if code != kernels.FINE:
+            rest = bytes(text[at : at + 1000]).split(b"\n", 1)[0].decode(errors="replace")
+            token = "".join(split_words(rest)[:1])
+            message = _PROBLEMS[code].format(fields=layout.fields, token=token)
+            raise InputError(message, path=path, line=before + line + 1)
+        yield _Piece(text, table, before, names[n_known:n_names], n_names, n_ignored)
+        spelt = [bytes(text[begin:end]) for begin, end in names[:n_names].tolist()]
+        ends = np.cumsum([len(name) for name in spelt], dtype=np.int64)
+        names[:n_names, 0], names[:n_names, 1] = np.append(0, ends)[:-1], ends
+        known, n_known, before = bytearray().join(spelt), n_names, before + lines
+        # Nothing of a piece is there while the next one is read.
+        del piece, text, table
 
 
-def _checked_probabilities(value: Float64, value_begin: Int64, path: Path) -> Float64:
-    """Return probabilities of a table of Moses's, at least e^-100, as there."""
+def _checked_probabilities(value: Float64, begin: Int64, before: int, path: Path) -> Float64:
+    """Return probabilities of a table of Moses's, at least e^-100, as there.
+
+    begin: where those of each line begin, behind so many lines.
+    """
     bad = np.flatnonzero(value < 0.0)
     if bad.size:
         raise InputError(
             f"{value[bad[0]]} is no probability: Moses's tables hold no negative numbers",
             path=path,
-            line=int(np.searchsorted(value_begin, bad[0], side="right")),
+            line=before + int(np.searchsorted(begin, bad[0], side="right")),
         )
     return np.maximum(value, math.exp(-100.0))
+
+
+class _SideParts(NamedTuple):
+    """One side of the rules so far: of its pieces, lengths and symbols."""
+
+    words: Vocabulary
+    lengths: list[Int64]
+    symbols: list[Int32]
+
+    def add(self, piece: _Piece, which: int, gaps: bool) -> None:
+        """Add side `which` of a piece, 0 or 1; if `gaps`, with what is between its words."""
+        table = piece.table
+        spans, begin = table.word[which, :, : table.n_words[which]], table.side_begin[which]
+        words = self.words.intern_spans(piece.text, *spans)
+        if gaps:
+            symbols = table.symbol[which, : begin[-1]].copy()
+            symbols[symbols == 0] = words
+            words = symbols
+        self.lengths.append(np.diff(begin))
+        self.symbols.append(words)
+
+    def joined(self) -> Side:
+        return Side(self.words, offsets(np.concatenate(self.lengths)), np.concatenate(self.symbols))
 
 
 # Rules
 
 
 def _rules_of(
-    data: bytearray, format: Format, path: Path
+    texts: Iterable[bytearray], format: Format, path: Path
 ) -> tuple[Side, Side, list[str], Float64, dict[str, tuple[Path, int]]]:
     """Return both sides of rules, names and values of features, and where these are named first."""
-    text, layout = np.frombuffer(data, np.uint8), _LAYOUTS[format]
-    table, n_names, _ = _parse(text, layout, path)
-    begin = table.value_begin
-    value, value_name = table.value[: begin[-1]], table.value_name[: begin[-1]]
-    if format == "moses":
-        value = np.log10(_checked_probabilities(value, begin, path))
-    elif format == "joshua":
-        value[value_name < 0] *= -1.0
-    n_nameless = -int(min(value_name.min(initial=0), 0))
-    dense_names = [layout.nameless(i, n_nameless) for i in range(n_nameless)]
-    places = _places(text, table.names[:n_names], path)
-    dense_names += list(places)
-    column = np.where(value_name < 0, -1 - value_name, n_nameless + value_name).astype(np.int32)
-    dense = np.zeros((begin.size - 1, len(dense_names)))
-    twice, which = kernels.fill_dense(begin, column, value, dense)
-    if twice >= 0:
-        raise InputError(f"gives the feature {dense_names[which]} twice", path=path, line=twice + 1)
+    layout = _LAYOUTS[format]
+    sides = [_SideParts(Vocabulary(), [], []) for _ in range(2)]
+    places: dict[str, tuple[Path, int]] = {}
+    # Values of nameless features, and of the others.
+    parts: list[tuple[Float64, Float64]] = []
+    for piece in _parse(texts, layout, path):
+        table, begin = piece.table, piece.table.value_begin
+        value, value_name = table.value[: begin[-1]], table.value_name[: begin[-1]]
+        if format == "moses":
+            value = np.log10(_checked_probabilities(value, begin, piece.before, path))
+        elif format == "joshua":
+            value[value_name < 0] *= -1.0
+        n_nameless = -int(min(value_name.min(initial=0), 0))
+        places |= _places(piece, path)
+        column = np.where(value_name < 0, -1 - value_name, n_nameless + value_name).astype(np.int32)
+        dense = np.zeros((begin.size - 1, n_nameless + piece.n_names))
+        twice, which = kernels.fill_dense(begin, column, value, dense)
+        if twice >= 0:
+            name = list(places)[which - n_nameless]
+            line = piece.before + twice + 1
+            raise InputError(f"gives the feature {name} twice", path=path, line=line)
+        parts.append((dense[:, :n_nameless], dense[:, n_nameless:]))
+        for number, side in enumerate(sides):
+            side.add(piece, number, gaps=True)
+    n_nameless = max(nameless.shape[1] for nameless, _ in parts)
+    dense_names = [layout.nameless(i, n_nameless) for i in range(n_nameless)] + list(places)
     if len(set(dense_names)) < len(dense_names):
         raise InputError("nameless values would get a name that also occurs in the file", path=path)
-    source, target = (
-        Side(Vocabulary(), own, symbols[: own[-1]])
-        for own, symbols in zip(table.side_begin, table.symbol, strict=True)
-    )
-    for side, spans, n in zip((source, target), table.word, table.n_words, strict=True):
-        side.symbols[side.symbols == 0] = side.words.intern_spans(text, *spans[:, :n])
+    dense = np.zeros((sum(len(named) for _, named in parts), len(dense_names)))
+    end = len(dense)
+    while parts:
+        nameless, named = parts.pop()
+        rows = slice(end - len(named), end)
+        dense[rows, : nameless.shape[1]] = nameless
+        dense[rows, n_nameless : n_nameless + named.shape[1]] = named
+        end = rows.start
+    source, target = (side.joined() for side in sides)
     return source, target, dense_names, dense, places
 
 
-def _places(text: UInt8, names: Int64, path: Path) -> dict[str, tuple[Path, int]]:
-    """Return the line of each name, given the spans where each first stands, in their order."""
-    places, line, read = {}, 1, 0
-    for begin, end in names.tolist():
-        name = bytes(text[begin:end]).decode()
-        line += int(np.count_nonzero(text[read:begin] == ord("\n")))
+def _places(piece: _Piece, path: Path) -> dict[str, tuple[Path, int]]:
+    """Return the line of each name that is new in a piece, in their order."""
+    places, line, read = {}, piece.before + 1, 0
+    for begin, end in piece.new_names.tolist():
+        name = bytes(piece.text[begin:end]).decode()
+        line += int(np.count_nonzero(piece.text[read:begin] == ord("\n")))
         read = begin
         if name.startswith("#"):
             raise InputError(
@@ -410,7 +487,7 @@ def _places(text: UInt8, names: Int64, path: Path) -> dict[str, tuple[Path, int]
 
 
 class _Phrases(NamedTuple):
-    """What a table's lines hold; joint counts are 0 where there are none."""
+    """What a table's lines hold: logarithms of scores; joint counts are 0 where there are none."""
 
     source: Side
     target: Side
@@ -428,43 +505,51 @@ def _read(
     scores: int | None,
 ) -> _Phrases:
     """Read a table whose lines have so many `scores`, by default those of the first."""
-    data = _text_of(path)
-    if not data:
+    sides = [_SideParts(words, [], []) for words in (source_words, target_words)]
+    values, counts, lengths, points = [], [], [], []
+    ignored = 0
+    for piece in _parse(_texts_of(path), layout, path, scores):
+        table, begin = piece.table, piece.table.value_begin
+        width = int(table.count_begin[0])
+        if width == 0:
+            line = piece.before + 1
+            message = "has no scores between the second and the third |||"
+            raise InputError(message, path=path, line=line)
+        value = table.value[begin[:-1, None] + np.arange(width)].ravel()
+        of_lines = np.arange(0, value.size, width)
+        value = _checked_probabilities(value, of_lines, piece.before, path)
+        values.append(np.log(value).reshape(-1, width))
+        counted = np.zeros(begin.size - 1)
+        with_counts = begin[1:] - table.count_begin >= 3
+        counted[with_counts] = table.value[table.count_begin[with_counts] + 2]
+        counts.append(counted)
+        lengths.append(np.diff(table.point_begin))
+        points.append(table.point[: table.point_begin[-1]].copy())
+        for number, side in enumerate(sides):
+            side.add(piece, number, gaps=False)
+        ignored += piece.n_ignored
+    if not values:
         raise InputError("the table is empty", path=path)
-    text = np.frombuffer(data, np.uint8)
-    table, _, n_ignored = _parse(text, layout, path, scores)
-    begin = table.value_begin
-    width = int(table.count_begin[0])
-    if width == 0:
-        raise InputError("has no scores between the second and the third |||", path=path, line=1)
-    if n_ignored and layout is _PHRASES:
+    if ignored and layout is _PHRASES:
         logger.warning(
             "%s: %d lines have more than source, target, probabilities, alignment and counts; "
             "what stands there is not used",
             path,
-            n_ignored,
+            ignored,
         )
-    counts = np.zeros(begin.size - 1)
-    with_counts = begin[1:] - table.count_begin >= 3
-    counts[with_counts] = table.value[table.count_begin[with_counts] + 2]
-    source, target = (
-        Side(words, own, words.intern_spans(text, *spans[:, :n]))
-        for words, own, spans, n in zip(
-            (source_words, target_words), table.side_begin, table.word, table.n_words, strict=True
-        )
-    )
+    source, target = (side.joined() for side in sides)
     return _Phrases(
         source,
         target,
-        table.value[begin[:-1, None] + np.arange(width)],
-        counts,
-        table.point_begin,
-        table.point[: table.point_begin[-1]],
+        np.concatenate(values),
+        np.concatenate(counts),
+        offsets(np.concatenate(lengths)),
+        np.concatenate(points),
     )
 
 
-def _text_of(path: Path) -> bytearray:
-    """Return the text of a table; refuse binary ones by what they are called."""
+def _texts_of(path: Path) -> Iterator[bytearray]:
+    """Return the text of a table as `_texts`; refuse binary ones by what they are called."""
     for suffix, what in _BINARY.items():
         beside = path.with_name(path.name + suffix)
         if path.name.endswith(suffix) or (not path.exists() and beside.exists()):
@@ -472,17 +557,7 @@ def _text_of(path: Path) -> bytearray:
     for name, what in _BINARY_FOLDERS.items():
         if (path / name).exists():
             raise InputError(refusal(what), path=path)
-    data = read_text(path)
-    check_utf8(data, path)
-    return data
-
-
-def _logarithms(table: _Phrases, path: Path) -> Float64:
-    """Return natural logarithms of probabilities, at least -100."""
-    lines, columns = table.values.shape
-    begin = np.arange(lines) * columns
-    values = _checked_probabilities(table.values.ravel(), begin, path)
-    return np.log(values).reshape(lines, columns)
+    return _texts(path)
 
 
 def _reordering_of(table: _Phrases, path: Path, kind: ReorderingType, reordering: Path) -> Float64:
@@ -533,4 +608,4 @@ def _reordering_of(table: _Phrases, path: Path, kind: ReorderingType, reordering
             unused,
             path,
         )
-    return _logarithms(other, reordering)[row]
+    return other.values[row]

@@ -85,7 +85,7 @@ class Table(NamedTuple):
     room: Int64
 
     @classmethod
-    def empty(cls, lines: int, tokens: int) -> Table:
+    def empty(cls, lines: int, tokens: int, names: Int64) -> Table:
         """Return room for so many lines and tokens; what is not written to takes no memory."""
         return cls(
             np.empty((2, lines + 1), np.int64),
@@ -97,7 +97,7 @@ class Table(NamedTuple):
             np.empty(tokens, np.int32),
             np.empty(tokens),
             np.empty((tokens, 3), np.int64),
-            np.empty((MAX_NAMES, 2), np.int64),
+            names,
             np.empty(lines + 1, np.int64),
             np.empty((tokens, 2), np.int32),
             np.zeros((5, 64), np.int64),
@@ -187,11 +187,19 @@ def _name(
 
 @inner
 def parse(
-    text: UInt8, roles: Int32, form: int, separator: int, powers: Float64, table: Table
+    text: UInt8,
+    start: int,
+    n_names: int,
+    roles: Int32,
+    form: int,
+    separator: int,
+    powers: Float64,
+    table: Table,
 ) -> tuple[int, int, int, int, int, int]:
-    r"""Parse a table.
+    r"""Parse a table, or a piece of one.
 
-    text: ends with ``\n``.
+    text: ends with ``\n``; lines begin at `start`.
+    n_names: how many names of features there are in the table already; they stand before `start`.
     roles: what the fields of a line hold, in order; further ones are ignored, and those behind the
         values may be missing.
     form: `CDEC`; `MOSES`, where non-terminals are ``[X][X]``, sides end with ``[X]``, and the
@@ -211,14 +219,14 @@ def parse(
     line, needed = 0, 0
     while roles[needed] != VALUES:
         needed += 1
-    n_values, n_slow, n_names, n_points, n_ignored = 0, 0, 0, 0, 0
+    n_values, n_slow, n_points, n_ignored = 0, 0, 0, 0
     sources, targets, source_words, target_words = 0, 0, 0, 0
     gaps, target_gaps, field, place, nameless, ignored = 0, 0, 0, 0, 0, 0
     labels, ended = 0, False  # Moses: the [X] that end the sides
     room[_PAIRS, 0], room[_PAIRS, 1] = -1, -1
     side_begin[0, 0], side_begin[1, 0], value_begin[0], point_begin[0] = 0, 0, 0, 0
     counts = -1
-    code, i, begin = FINE, 0, 0
+    code, i, begin = FINE, start, start
     while i < text.size:
         c = text[i]
         if c == _SPACE or c == _TAB:
