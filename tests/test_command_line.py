@@ -60,7 +60,7 @@ def own(place: Path) -> Path:
 def test_the_folder_of_configurations_of_translate_and_resume(
     run: Run, place: Path, own: Path
 ) -> None:
-    flag, name, where = ["--config-dir", "settings"], "own_loss", 1
+    flag, name, where = ["--config-dir", "settings"], "own_folder", 1
     train_until_saved(place, *MODEL, *SMALL, OWN, f"hydra.run.dir={name}", *flag)
     run_command("train", f"resume={name}", folder=place).refused(
         "there is no loss=mine; choose of "

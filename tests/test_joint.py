@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -306,6 +307,7 @@ def test_what_is_wrong_is_said(options: str, message: str, tuned: Path) -> None:
 
 
 def test_models_are_built_and_found(tuned: Path) -> None:
+    shutil.rmtree(tuned / "outputs" / "models" / "example-phrase")
     said = run_command("build_model", "model=joint", folder=tuned).check().out
     assert "the model lies in outputs/models/example and outputs/models/example-phrase, " in said
     again = run_command("build_model", "model=joint", folder=tuned).check().out

@@ -32,7 +32,7 @@ Format = Literal["cdec", "joshua", "moses"]
 
 logger = logging.getLogger(__name__)
 
-PIECE: Final = 1 << 24
+PIECE: Final = 1 << 22
 """Bytes of a text that are parsed at a time; with what comes of them, few beside a grammar."""
 
 _MOSES_NAMES = ["FgivenE", "LexFgivenE", "EgivenF", "LexEgivenF"]

@@ -65,11 +65,13 @@ class JointModel(ModelSource):
         reasons = (m.why_not_built(bitext, folds=folds) for m in self._models.values())
         return next((reason for reason in reasons if reason is not None), None)
 
-    def build(self, bitext: Corpus, report: Callable[[str], None] = print) -> None:
+    def build(
+        self, bitext: Corpus, report: Callable[[str], None] = print, *, folds: bool = True
+    ) -> None:
         """Build those that are not there; see `BuiltModel.build`."""
         for model in self._models.values():
-            if model.why_not_built(bitext) is not None:
-                model.build(bitext, report)
+            if model.why_not_built(bitext, folds=folds) is not None:
+                model.build(bitext, report, folds=folds)
 
     def open(
         self,
