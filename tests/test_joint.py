@@ -217,7 +217,8 @@ KINDS = {"hiero": "", "phrase": "-phrase"}
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("joint")
-    run_command("train", *SHORT, "hydra.run.dir=run", folder=place).check()
+    said = run_command("train", *SHORT, "hydra.run.dir=run", folder=place).check().out
+    assert said.count("building the model in ") == 2
     return place
 
 
