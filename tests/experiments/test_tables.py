@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import better
 import domains
 import green2013
 import green2013_results
@@ -52,6 +53,8 @@ def write_again(of: str, folder: Path, output: Path) -> None:
     if of == "green2013":
         given = green2013.parse(["--folder", str(folder)])
         green2013_results.write_tables(green2013.as_options(given), output)
+    elif of == "better":
+        better.write_tables(better.parse(["--folder", str(folder)]), output)
     else:
         writer = {"liu2013": liu2013_results, "simianer2012": simianer2012_results}[of]
         writer.write_tables(folder, output)
@@ -345,7 +348,7 @@ def test_groups_without_a_weight_are_not_active(tmp_path: Path) -> None:
         def __init__(self) -> None:
             self._sets = {"test": Sentences.of([], [])}
 
-        def _system(self, *_: object) -> tuple[object, Weights]:
+        def system(self, *_: object) -> tuple[object, Weights]:
             return SimpleNamespace(features=weights.features), weights
 
     found = Nothing().test([], tmp_path, tmp_path / tuned.TEST)
