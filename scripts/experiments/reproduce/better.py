@@ -37,7 +37,7 @@ from green2013_moses import templates
 from measured import versions
 from published import merged
 from runs import LOG, REPOSITORY, START, TRANSLATIONS, WEIGHTS, Run, complete, read_log, said_path
-from tables import RESULT, Group, Result, Section
+from tables import Group, Result, Section
 from tuned import BATCH, Corpus
 
 from torchtune_smt.core.snapshot import FrozenWeights
@@ -160,10 +160,12 @@ def judge(
     corpus: Corpus, name: str, key: str, run: Run, given: argparse.Namespace, **described: Any
 ) -> None:
     """Translate with a row's weights, and keep what comes out: of the best hypothesis, and MBR."""
-    if (run.folder / RESULT).is_file():
+    row, beside = ROWS[key.removesuffix(MEAN)], place(name, BASELINE, described["seed"], given)
+    known = Result.load(run.folder)
+    compared = beside == run.folder or not (beside / f"test{TRANSLATIONS}").is_file()
+    if known is not None and (compared or known.p_test is not None):
         return
     translate(corpus, run.overrides, run.folder)
-    row, beside = ROWS[key.removesuffix(MEAN)], place(name, BASELINE, described["seed"], given)
     for how in ("", MBR):
         method = f"{row.method}{', mean of weights' * key.endswith(MEAN)}{', MBR' * (how == MBR)}"
         scores = {one: corpus.bleu(one, run.folder / f"{one}{how}{TRANSLATIONS}") for one in SETS}
@@ -235,8 +237,9 @@ def do_row(corpus: Corpus, name: str, key: str, seed: int, given: argparse.Names
 
 def do_mean(corpus: Corpus, name: str, key: str, given: argparse.Namespace) -> None:
     """Try the mean of the weights of all seeds of a row, where they are there."""
-    files = [place(name, key, seed, given) / WEIGHTS for seed in given.seeds]
-    if len(files) < 2 or not all(file.is_file() for file in files):
+    seeds = given.seeds if given.small else SEEDS
+    files = [place(name, key, seed, given) / WEIGHTS for seed in seeds]
+    if not all(file.is_file() for file in files):
         return
     run = Run(place(name, key + MEAN, 0, given), tuple(overrides_of(name, ROWS[key], given)))
     run.folder.mkdir(parents=True, exist_ok=True)
