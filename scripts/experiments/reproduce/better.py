@@ -267,8 +267,10 @@ def results_of(name: str, given: argparse.Namespace) -> dict[tuple[str, int], Re
 def write_tables(given: argparse.Namespace, output: Path) -> None:
     """Write table.md and table.csv of all rows that are done; published ones stay."""
     lines, sections = [f"# {TITLE}", "", NOTES, ""], []
+    order = [f"{key}{mean}" for key in ROWS for mean in ("", MEAN)]
     for name, about in CORPORA.items():
-        results = list(merged(results_of(name, given), output / CSV, Result, name).results.values())
+        found = merged(results_of(name, given), output / CSV, Result, name).results.values()
+        results = sorted(found, key=lambda r: (order.index(r.row.removesuffix(MBR)), r.row, r.seed))
         if not results:
             continue
         sections.append(Section(name, about, results))
