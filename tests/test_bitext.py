@@ -369,7 +369,7 @@ def test_another_version(tmp_path: Path, part: str) -> None:
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", ["multi30k", "fisher"])
+@pytest.mark.parametrize("name", ["multi30k", "fisher", "tanaka"])
 def test_what_is_published_is_what_experiments_are_on(
     shared: Path, tmp_path: Path, name: str
 ) -> None:
@@ -384,15 +384,15 @@ def test_what_is_published_is_what_experiments_are_on(
             plain = output.with_suffix("") if output.suffix == ".gz" else output
             packed = Path(f"{plain}.gz")
             data = gzip.decompress(packed.read_bytes()) if packed.is_file() else plain.read_bytes()
-            text = data.decode() if name == "multi30k" else data.decode().replace(" '", "'")
+            text = data.decode().replace(" '", "'") if name == "fisher" else data.decode()
             lines = text.splitlines(keepends=True)
             # All pieces of a part follow one another.
             cuts = [len(lines) * n // len(part.pieces) for n in range(len(part.pieces) + 1)]
             for piece, (begin, end) in zip(part.pieces, pairwise(cuts), strict=True):
                 put(tmp_path / "mirror", {piece[i]: "".join(lines[begin:end])})
     fetched(corpus, tmp_path / "out", (tmp_path / "mirror").as_uri(), check=True)
-    for part_name in PARTS:
-        assert read(tmp_path / "out", part_name, source) == read(here, part_name, source)
+    for part in corpus.parts:
+        assert read(tmp_path / "out", part.name, source) == read(here, part.name, source)
 
 
 def test_tokens_are_kept_by_what_they_are_made_of(

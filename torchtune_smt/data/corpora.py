@@ -122,6 +122,18 @@ _SHA256: Final = {
         95bb3337cb80a83af4f58bf3f976ea92c8d0ba6c8889bf01ecb0d23c60e2844d
         475ce5fb5f72e2ab0554986d254fe915e8472a337a4afa89999d52b8fc9757ce
     """,
+    ("tanaka", "train"): """
+        fc81a1434349ec98a449d7ae9cd2530057f689637684ecfed3501ea6a8a07ecc
+        148b05dcd28638fe20ee84f2b1127001c80982be352007dda241fb759adadc76
+    """,
+    ("tanaka", "dev"): """
+        cd534f56b8639dc130f86a365e5ec0aa70042000bdd740a622fbbf8b6be4acca
+        04a2673449770657fd5e3b963cb856be3130923212b6db8ac7eaeef18f06c041
+    """,
+    ("tanaka", "test"): """
+        d37dc460a81b064e4106c8913eb11fa300da05cf3f58a7a5bbfec7e20947ddef
+        45edb380749ec2b49cca7618fc5a7595fc9f791180672ba466b90c873a4aa8bf
+    """,
 }
 _REMOTE: Final = {
     "train": "train",
@@ -203,6 +215,31 @@ def _fisher() -> PublicCorpus:
     )
 
 
+def _tanaka() -> PublicCorpus:
+    """Pairs of the Tanaka corpus of 4 to 16 words, as their author tokenised and split them."""
+    pieces = {"train": [f"train.{{}}.{i:03}" for i in range(5)], "dev": ["dev.{}"]}
+    pieces["test"] = ["test.{}"]
+    text = Preprocessor("en", normalize=False, tokenize=False, lowercase=False)
+    return PublicCorpus(
+        title="Tanaka: short sentences, Japanese-English, 50,000 training pairs",
+        homepage="https://github.com/odashi/small_parallel_enja",
+        licence="CC BY 2.0 FR",
+        folder="tanaka-ja-en",
+        base_url="https://raw.githubusercontent.com/odashi/small_parallel_enja/"
+        "bc6f160498e5f97a286ff679173e7f6ba9321d9f",
+        source_language="ja",
+        target_language="en",
+        parts=tuple(
+            Part(
+                part, tuple((f.format("ja"), f.format("en")) for f in files), _sums("tanaka", part)
+            )
+            for part, files in pieces.items()
+        ),
+        source_text=text,
+        target_text=text,
+    )
+
+
 CORPORA: Final = {
     # As its authors tokenised it: the text of most published results. The commit is the one that
     # added these files; train.en was edited later.
@@ -224,6 +261,7 @@ CORPORA: Final = {
         protect=False,
     ),
     "fisher": _fisher(),
+    "tanaka": _tanaka(),
 }
 
 

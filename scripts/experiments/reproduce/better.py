@@ -33,6 +33,7 @@ from command_line import (
     said,
     stand_ins,
 )
+from domains import chosen, dataset_of, read_set, write_set
 from green2013_moses import templates
 from measured import versions
 from published import merged
@@ -41,7 +42,7 @@ from tables import Group, Result, Section
 from tuned import BATCH, Corpus
 
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.textio import atomic_folder, atomic_writer
 from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.metrics.lists import minimum_risk
@@ -64,6 +65,9 @@ MBR, MEAN = "_mbr", "_mean"
 # Hypotheses of a list that MBR compares.
 LONGEST: Final = 100
 BASELINE: Final = "phrase"
+TANAKA: Final = "tanaka"
+# Pairs of its bitext that are devtest: it has none.
+TANAKA_DEVTEST: Final = 1000
 _PHRASES: Final = ("experiment=green2013", "metric=nakov")
 
 
@@ -125,10 +129,28 @@ def overrides_of(name: str, row: Row, given: argparse.Namespace) -> list[str]:
     place = said_path(given.folder / name)
     words = "-de" if SPLIT in row.overrides else ""
     found = [*row.overrides, f"data={name}", "data.test=null", "threads=1"]
+    if name == TANAKA:
+        found.append(f"data.folders=[{place}/data]")
     found += [f"{option}={place}/model-{kind}{words}" for option, kind in row.folders]
     if given.small:
         found.append(f"tuner.{'iterations' if _MIRA[0] in row.overrides else 'epochs'}=2")
     return [*found, *given.set]
+
+
+def write_tanaka(folder: Path) -> None:
+    """Write Tanaka with the last pairs of its bitext as devtest, if it is not there."""
+    if folder.is_dir():
+        return
+    dataset = dataset_of(TANAKA)
+    bitext = read_set(dataset, "train")
+    end = len(bitext.source) - TANAKA_DEVTEST
+    sets = {
+        "train": chosen(bitext, range(end)),
+        "devtest": chosen(bitext, range(end, len(bitext.source))),
+    } | {one: read_set(dataset, one) for one in ("dev", "test")}
+    with atomic_folder(folder) as beside:
+        for one, corpus in sets.items():
+            write_set(beside, one, corpus, (dataset.source_language, dataset.target_language))
 
 
 def place(name: str, key: str, seed: int, given: argparse.Namespace) -> Path:
@@ -149,8 +171,8 @@ def translate(corpus: Corpus, overrides: Sequence[str], folder: Path) -> None:
         for begin in range(0, len(sources), BATCH):
             lists = decoder.decode(sources[begin : begin + BATCH], weights, k=LONGEST)
             safe = minimum_risk(lists, BleuPlusOne(), 1.0, 1)
-            for how, chosen in (("", lists), (MBR, safe)):
-                texts[how] += [kbest.text(0) for kbest in chosen]
+            for how, some in (("", lists), (MBR, safe)):
+                texts[how] += [kbest.text(0) for kbest in some]
         for how, lines in texts.items():
             with atomic_writer(folder / f"{name}{how}{TRANSLATIONS}") as file:
                 file.writelines(f"{line}\n" for line in lines)
@@ -324,7 +346,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description="Runs rows that each add something to a system, and writes their table. Rows "
         "that are finished are not run again; the same command goes on after an interruption."
     )
-    add_corpora(parser)
+    add_corpora(parser, TANAKA)
     add_rows(parser, list(ROWS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     add_common(parser, "better")
@@ -344,6 +366,8 @@ def do_rows(given: argparse.Namespace) -> list[str]:
         return []
     failed = []
     for name in chosen_corpora(given):
+        if name == TANAKA:
+            write_tanaka(given.folder / name / "data")
         for key in given.rows or list(ROWS):
             overrides = overrides_of(name, ROWS[key], given)
             corpus = Corpus(overrides, {"dev": "dev", **stand_ins(given)})

@@ -25,6 +25,8 @@ CORPORA = {
     "callhome": "Fisher with test sets of both domains: the last 2,000 pairs of the bitext are "
     "devtest, and 1,000 before them are `dev_callhome` (CALLHOME, one reference); neither is in "
     "train (15,690 pairs). dev (1,000 sentences) and test (3,629) are Fisher's (four references).",
+    "tanaka": "Tanaka, Japanese-English, short sentences with one reference: the last 1,000 of the "
+    "50,000 pairs of the bitext are devtest, and train is the others; dev and test have 500 each.",
     "example": "The bundled example, German-English: 1,200 training pairs; dev and test (100 "
     "sentences each) with two references. It has no devtest, and dev stands for it.",
 }
