@@ -342,7 +342,7 @@ DAMAGES = {
     "fairseq's -inf": ("fairseq", "list", "H-1\t-1", "H-1\t-inf", 7, "floor"),
     "fairseq's blanks": ("fairseq", "list", "H-0\t-2\ta", "H-0\t-2 a", 10, "tabs"),
     "array cut off": ("hypo2trans", "list", '"d"}]', '"d"}', 2, "cut off"),
-    "unlabelled, one less": ("unlabelled", "list", "3 0", "3", 2, "fewer values"),
+    "unlabelled, one less": ("unlabelled", "list", "3 0", "3", 2, "another number of values"),
     "unlabelled, one more": ("unlabelled", "list", "3 0", "3 0 1", 2, "name"),
     "travatar's score": ("travatar", "list", "-5", "x", 2, "score"),
     "a separator in the text": ("cdec", "list", "c |||", "c ||| d |||", 2, "name"),

@@ -1,13 +1,13 @@
-"""Kernels of text: how much room it takes, decimal numbers in it, names and values of weights."""
+"""Kernels of text: how much room it takes, fields, names and numbers in it, values of weights."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64, UInt8
-from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.compiled import inlined, inner, kernel
 
-NEWLINE, TAB, BLANK, HASH, EQUALS = 10, 9, 32, 35, 61
+NEWLINE, TAB, BLANK, HASH, EQUALS, BAR = 10, 9, 32, 35, 61, 124
 NO_VALUE, NO_NAME, NO_NUMBER = 1, 2, 3
 
 # What `number` says of a text: its value is exact; it is about that of the number;
@@ -35,6 +35,45 @@ def count_lines(text: UInt8) -> tuple[int, int]:
             before == BLANK or before == TAB or before == NEWLINE
         )
     return lines, words
+
+
+@inlined
+def is_bar(text: UInt8, begin: int, end: int) -> bool:
+    """Say whether a word is ``|||``, which separates fields."""
+    return end == begin + 3 and text[begin] == text[begin + 1] == text[begin + 2] == BAR
+
+
+@inlined
+def row_of(text: UInt8, begin: int, end: int, spans: Int64, n: int, first: int) -> int:
+    """Return which of the first n spans (int64 [., begin and end, ...]) holds a name; -1: none.
+
+    first: looked at before all others: most lines have the same names in the same order.
+    """
+    for attempt in range(n + 1):
+        k = first if attempt == 0 else attempt - 1
+        if k >= n or spans[k, 1] - spans[k, 0] != end - begin:
+            continue
+        same = True
+        for j in range(end - begin):
+            if text[spans[k, 0] + j] != text[begin + j]:
+                same = False
+                break
+        if same:
+            return k
+    return -1
+
+
+@inner
+def digits(text: UInt8, begin: int, end: int) -> int:
+    """Return the number ``text[begin:end]``, or -1 where that is none (or has over nine digits)."""
+    if begin >= end or end - begin > 9:
+        return -1
+    value = 0
+    for i in range(begin, end):
+        if text[i] < _ZERO or text[i] > _NINE:
+            return -1
+        value = 10 * value + (int(text[i]) - _ZERO)
+    return value
 
 
 @inner

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchtune_smt.core import text_kernels as numerals
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
-from torchtune_smt.core.compiled import inlined, inner, kernel
+from torchtune_smt.core.compiled import inner, kernel
 
 # How lines are written: rules as cdec has them, or Moses; phrase pairs, which have no gaps.
 CDEC, MOSES, PHRASES = range(3)
@@ -43,7 +43,7 @@ WORD, NEXT = -10, -11
 
 _SPACE, _TAB, _NEWLINE = 32, 9, 10
 _OPEN, _CLOSE, _COMMA, _BAR, _EQUALS, _X = 91, 93, 44, 124, 61, 88
-_ZERO, _NINE, _MINUS = 48, 57, 45
+_MINUS = 45
 
 # Rows of `Table.room`: numbers (cdec) or places (Moses) of the source's gaps; where the target's
 # are in `symbol[1]`, and their places; Moses: which of these belongs to each gap of the source; the
@@ -105,19 +105,6 @@ class Table(NamedTuple):
 
 
 @inner
-def _digits(text: UInt8, begin: int, end: int) -> int:
-    """Return the number ``text[begin:end]``, or -1 where that is none (or has over nine digits)."""
-    if begin >= end or end - begin > 9:
-        return -1
-    value = 0
-    for i in range(begin, end):
-        if text[i] < _ZERO or text[i] > _NINE:
-            return -1
-        value = 10 * value + (int(text[i]) - _ZERO)
-    return value
-
-
-@inner
 def _gap(text: UInt8, begin: int, end: int, on_target: bool) -> int:
     """Return n of the token ``[X,n]``, or ``[n]`` on a target side.
 
@@ -133,9 +120,9 @@ def _gap(text: UInt8, begin: int, end: int, on_target: bool) -> int:
     if comma < 0:
         if not on_target:
             return NEXT if end - begin == 3 and text[begin + 1] == _X else WORD
-        number = _digits(text, begin + 1, end - 1)
+        number = numerals.digits(text, begin + 1, end - 1)
         return number if number >= 0 else WORD
-    number = _digits(text, comma + 1, end - 1)
+    number = numerals.digits(text, comma + 1, end - 1)
     if number < 0 or comma == begin + 1:
         return WORD
     return number if comma == begin + 2 and text[begin + 1] == _X else -1
@@ -162,27 +149,6 @@ def _moses_gap(text: UInt8, begin: int, end: int) -> int:
             both = _is_label(text, begin, i + 1) and _is_label(text, i + 1, end)
             return 0 if both else -1
     return WORD
-
-
-@inlined
-def _name(
-    text: UInt8, begin: int, end: int, names: Int64, n_names: int, room: Int64, place: int
-) -> int:
-    """Return the row of a feature's name, -1 if it is new."""
-    # Most tables have the same names in the same order in each line.
-    first = room[_NAMES, place] if place < room.shape[1] else 0
-    for attempt in range(n_names + 1):
-        k = first if attempt == 0 else attempt - 1
-        if k >= n_names or names[k, 1] - names[k, 0] != end - begin:
-            continue
-        same = True
-        for j in range(end - begin):
-            if text[names[k, 0] + j] != text[begin + j]:
-                same = False
-                break
-        if same:
-            return k
-    return -1
 
 
 @inner
@@ -274,7 +240,7 @@ def parse(
         while text[i] != _SPACE and text[i] != _TAB and text[i] != _NEWLINE:
             i += 1
         end = i
-        if c == _BAR and end - begin == 3 and text[begin + 1] == _BAR and text[begin + 2] == _BAR:
+        if numerals.is_bar(text, begin, end):
             if role == LABEL and place != 1:
                 code = BAD_LABEL
                 break
@@ -311,7 +277,8 @@ def parse(
                     nameless += 1
                     value_name[n_values] = -nameless
                 else:
-                    found = _name(text, begin, split, names, n_names, room, place)
+                    guess = room[_NAMES, place] if place < room.shape[1] else 0
+                    found = numerals.row_of(text, begin, split, names, n_names, guess)
                     if found < 0:
                         if n_names == names.shape[0]:
                             code = TOO_MANY_NAMES
@@ -395,7 +362,7 @@ def parse(
             split = begin
             while split < end and text[split] != _MINUS:
                 split += 1
-            s, t = _digits(text, begin, split), _digits(text, split + 1, end)
+            s, t = numerals.digits(text, begin, split), numerals.digits(text, split + 1, end)
             if s < 0 or t < 0:
                 code = BAD_ALIGNMENT
                 break

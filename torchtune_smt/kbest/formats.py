@@ -98,18 +98,10 @@ FAULTS: Final = {
         "with a bad sentence number",
         "{token!r} is no sentence number; lines begin with the number of the sentence, from 0",
     ),
-    kernels.NO_LABEL: (
-        "with a nameless value",
-        "{token!r} stands where `{example}` is expected: a value needs a feature name, and a name "
-        "has no blanks in it",
-    ),
-    kernels.NO_NAME: (
-        "with a nameless value",
-        "there is no feature name before the = of {token!r}",
-    ),
-    kernels.NO_VALUE: (
-        "with a feature without a value",
-        "the feature {token!r} has no value; write `{example}`",
+    kernels.NO_FEATURE: (
+        "with a bad feature",
+        "{token!r} stands where `{example}` is expected: a feature has a name, which has no blanks "
+        "in it, and a value",
     ),
     kernels.NO_NUMBER: (
         "with a bad value",
@@ -127,7 +119,8 @@ FAULTS: Final = {
     ),
     kernels.OTHER_WIDTH: (
         "with other dense features",
-        "{token!r} has another number of values than in the first line; every line needs the same",
+        "at {token!r}, the line has another number of values than the first one, or than the "
+        "block's head names; every line needs the same",
     ),
     kernels.LACKS_DENSE: (
         "with other dense features",
@@ -135,10 +128,6 @@ FAULTS: Final = {
         + _CURES,
     ),
     kernels.TWICE: ("with a feature twice", "the feature {token!r} is given twice"),
-    kernels.TOO_FEW_VALUES: (
-        "with other dense features",
-        "has fewer values than the first line, or than the block's head names",
-    ),
     kernels.NOT_UTF8: ("not in UTF-8", "is not valid UTF-8; convert the file to UTF-8"),
     kernels.OUT_OF_ORDER: (
         "out of order",

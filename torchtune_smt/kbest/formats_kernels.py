@@ -9,27 +9,11 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.compiled import inner
 from torchtune_smt.core.rows_kernels import sort_row
-from torchtune_smt.core.text_kernels import LONG, NONE, number
+from torchtune_smt.core.text_kernels import LONG, NONE, digits, is_bar, number, row_of
 
 # What can be wrong with a line. The kernels here find the first ones.
-(
-    FINE,
-    MISSING_FIELD,
-    BAD_SENTENCE,
-    NO_LABEL,
-    NO_NAME,
-    NO_VALUE,
-    NO_NUMBER,
-    NO_TOTAL,
-    NEW_DENSE,
-    OTHER_WIDTH,
-    LACKS_DENSE,
-    TWICE,
-    TOO_FEW_VALUES,
-    NOT_UTF8,
-    OUT_OF_ORDER,
-    NO_STATISTICS,
-) = range(16)
+FINE, MISSING_FIELD, BAD_SENTENCE, NO_FEATURE, NO_NUMBER, NO_TOTAL, NEW_DENSE = range(7)
+OTHER_WIDTH, LACKS_DENSE, TWICE, NOT_UTF8, OUT_OF_ORDER, NO_STATISTICS = range(7, 13)
 
 # How lines are written; see `parse_lines`.
 CDEC, MOSES, VALUES, UNLABELLED = range(4)
@@ -39,8 +23,7 @@ ID, WORDS, FEATURES, TOTAL, OTHER = range(5)
 
 MAX_LABELS = 1000
 
-_SPACE, _TAB, _NEWLINE, _BAR, _EQUALS, _COLON, _UNDERSCORE = 32, 9, 10, 124, 61, 58, 95
-_ZERO, _NINE = 48, 57
+_SPACE, _TAB, _NEWLINE, _EQUALS, _COLON, _UNDERSCORE = 32, 9, 10, 61, 58, 95
 
 
 class Piece(NamedTuple):
@@ -103,77 +86,6 @@ class Piece(NamedTuple):
 
 
 @inner
-def _same(text: UInt8, a: int, a_end: int, b: int, b_end: int) -> bool:
-    """Say whether two spans hold the same bytes."""
-    if a_end - a != b_end - b:
-        return False
-    for i in range(a_end - a):
-        if text[a + i] != text[b + i]:
-            return False
-    return True
-
-
-@inner
-def _close_label(
-    text: UInt8,
-    label: int,
-    label_end: int,
-    first: int,
-    last: int,
-    line: int,
-    labels: Int64,
-    n_labels: int,
-    known: bool,
-    guess: int,
-    seen: Int64,
-    column: Int32,
-    n_names: int,
-) -> tuple[int, int, int]:
-    """Give the values ``first .. last - 1`` of one of Moses's labels their columns.
-
-    A label is sparse if it has an underscore and one value, as Moses's tuner has it.
-
-    labels (int64 [MAX_LABELS, 4]): dense labels: begin and end of the name, number of values, first
-        column.
-    known: they are all known; else those of this line are added.
-    guess: row of the labels to be looked at first.
-    seen (int64 [MAX_LABELS]): the line in which each was met last.
-
-    Returns code, n_labels, row: `FINE` or a fault; the row is -1 for a sparse label.
-    """
-    width = last - first
-    if width == 0:
-        return NO_VALUE, n_labels, -1
-    if width == 1:
-        for i in range(label, label_end):
-            if text[i] == _UNDERSCORE:
-                column[first] = -1 - n_names
-                return FINE, n_labels, -1
-    row = -1
-    for attempt in range(-1, n_labels):
-        k = guess if attempt < 0 else attempt
-        if k < n_labels and _same(text, labels[k, 0], labels[k, 1], label, label_end):
-            row = k
-            break
-    if row < 0:
-        if known or n_labels == MAX_LABELS:
-            return NEW_DENSE, n_labels, -1
-        row = n_labels
-        before = 0 if row == 0 else labels[row - 1, 3] + labels[row - 1, 2]
-        labels[row, 0], labels[row, 1] = label, label_end
-        labels[row, 2], labels[row, 3] = width, before
-        n_labels += 1
-    elif seen[row] == line:
-        return TWICE, n_labels, row
-    if labels[row, 2] != width:
-        return OTHER_WIDTH, n_labels, row
-    seen[row] = line
-    for j in range(width):
-        column[first + j] = labels[row, 3] + j
-    return FINE, n_labels, row
-
-
-@inner
 def parse_lines(
     text: UInt8,
     start: int,
@@ -198,11 +110,13 @@ def parse_lines(
         fields.
     roles: what each field holds; see `ID`.
     named: whether sentences have names, whose spans are written, and no numbers.
-    labels, seen: see `_close_label`.
+    labels (int64 [MAX_LABELS, 4]): Moses's dense labels: begin and end of the name, number of
+        values, first column. One is sparse that has an underscore and one value, as Moses's tuner
+        has it.
     n_labels: their number, -1 before they are known.
+    seen (int64 [MAX_LABELS]): the line in which each was met last.
     fixed: whether the first line without a fault decides which dense labels there are; else any
         line may add some, and lack others.
-    piece: written to.
 
     Returns sizes: words, values, names and long numbers in `piece`.
     Returns n_labels
@@ -235,7 +149,7 @@ def parse_lines(
                     code = MISSING_FIELD
                 elif form == VALUES or form == UNLABELLED:
                     if n_values - value0 < width:
-                        code = TOO_FEW_VALUES
+                        code = OTHER_WIDTH
                 elif form == MOSES:
                     if not known:
                         n_labels = line_labels
@@ -255,29 +169,42 @@ def parse_lines(
             if form == MOSES and text[i - 1] == _COLON:
                 split = i - 1
             at = begin
-            bar = (
-                form != VALUES
-                and text[begin] == _BAR
-                and i == begin + 3
-                and text[begin + 1] == text[begin + 2] == _BAR
-            )
+            bar = form != VALUES and is_bar(text, begin, i)
             is_label = form == MOSES and role == FEATURES and begin < split == i - 1
             if label >= 0 and (bar or is_label):
-                at = label
-                code, line_labels, row = _close_label(
-                    text, label, label_end, first, n_values, line, labels, line_labels, known,
-                    guess, seen, piece.column, n_names,
-                )  # fmt: skip
-                if code != FINE:
-                    if code == TWICE:
-                        at = -1 - row
+                # The values behind the label before get their columns.
+                at, count = label, n_values - first
+                sparse = False
+                for k in range(label, label_end if count == 1 else label):
+                    sparse |= text[k] == _UNDERSCORE
+                if count == 0:
+                    code = NO_FEATURE
                     break
-                if row >= 0:
-                    met += 1
-                    guess = row + 1
-                else:
+                if sparse:
+                    piece.column[first] = -1 - n_names
                     piece.name_begin[n_names], piece.name_end[n_names] = label, label_end
                     n_names += 1
+                else:
+                    row = row_of(text, label, label_end, labels, line_labels, guess)
+                    if row < 0:
+                        if known or line_labels == MAX_LABELS:
+                            code = NEW_DENSE
+                            break
+                        row = line_labels
+                        labels[row, 0], labels[row, 1], labels[row, 2] = label, label_end, count
+                        labels[row, 3] = 0 if row == 0 else labels[row - 1, 3] + labels[row - 1, 2]
+                        line_labels += 1
+                    elif seen[row] == line:
+                        code, at = TWICE, -1 - row
+                        break
+                    if labels[row, 2] != count:
+                        code = OTHER_WIDTH
+                        break
+                    seen[row] = line
+                    for j in range(count):
+                        piece.column[first + j] = labels[row, 3] + j
+                    met += 1
+                    guess = row + 1
                 label = -1
             if bar:
                 if place == 0 and (role == ID or role == TOTAL):
@@ -301,13 +228,13 @@ def parse_lines(
                 number_begin = begin
                 if form == MOSES:
                     if label < 0 or split == i - 1:
-                        code = NO_NAME if split == i - 1 else NO_LABEL
+                        code = NO_FEATURE
                         break
                 elif (form == VALUES or form == UNLABELLED) and place < width:
                     piece.column[n_values] = place
                 else:
                     if split <= begin or split == i - 1:
-                        code = NO_LABEL if split < 0 else NO_NAME if split == begin else NO_VALUE
+                        code = NO_FEATURE
                         break
                     piece.column[n_values] = -1 - n_names
                     piece.name_begin[n_names], piece.name_end[n_names] = begin, split
@@ -326,15 +253,9 @@ def parse_lines(
                 n_values += 1
             elif role == ID:
                 id_begin, id_end = begin, i
-                if place > 0 or (i - begin > 9 and not named):
+                sentence = 0 if named else digits(text, begin, i)
+                if place > 0 or sentence < 0:
                     code = BAD_SENTENCE
-                    break
-                for k in range(begin, begin if named else i):
-                    if text[k] < _ZERO or text[k] > _NINE:
-                        code = BAD_SENTENCE
-                        break
-                    sentence = 10 * sentence + (int(text[k]) - _ZERO)
-                if code != FINE:
                     break
             elif role == TOTAL:
                 kind, total = number(text, begin, i, powers)
