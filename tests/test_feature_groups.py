@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.runs.group_records import HEIGHT, WIDTH, draw_groups
+from torchtune_smt.runs.log import HEIGHT, WIDTH, draw_groups
 from torchtune_smt.tuners.grouping.groups import FeatureGroups, read_groups, save_groups
 
 

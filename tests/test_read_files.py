@@ -12,7 +12,7 @@ from commands import MODEL, SMALL, content, run_command, train_until_saved
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.runs import run
-from torchtune_smt.runs.files import read_files
+from torchtune_smt.runs.task import read_files
 
 LISTS = """\
 0 ||| a good day ||| LM=-1 TM=-2 ||| -3
@@ -91,7 +91,7 @@ def test_a_file_that_has_changed_is_named(place, name):
     assert old in text
     data = text.replace(old, new).encode()
     path.write_bytes(gzip.compress(data) if zipped else data)
-    changed = f"{name}: has changed since the run began, and is one of the files of {option}; "
+    changed = f"{name}: is not as it was when the run began, and is one of the files of {option}; "
     assert refused(place).startswith(changed)
     if name == "scores":
         # Another setting is said first.
@@ -116,7 +116,7 @@ def test_the_start_may_change(place):
 def test_a_run_that_is_made_longer(place):
     run_command("train", "resume=run", "tuner.keep_lists=true", folder=place).check()
     (place / "test.en").write_text("a fine day\nthank you\n")
-    assert refused(place, "tuner.iterations=30").startswith("test.en: has changed since")
+    assert refused(place, "tuner.iterations=30").startswith("test.en: is not as it was")
 
 
 def test_references_that_come_and_go(place):
@@ -126,11 +126,11 @@ def test_references_that_come_and_go(place):
     shutil.copytree(place, place.parent / "renamed")
     run_command("train", "resume=run", folder=place.parent / "renamed").check()
     shutil.copy(sets / "dev.en.0", sets / "dev.en.1")
-    assert refused(place).startswith("sets/dev.en.0: was not there when the run began, and is one ")
+    assert refused(place).startswith("sets/dev.en.1: is not as it was when the run began")
     shutil.rmtree(place / "run")
     train_until_saved(place, *OF_LISTS)
     (sets / "dev.en.1").unlink()
-    assert refused(place).startswith("sets/dev.en.1: was one of the files of data.dev when the run")
+    assert refused(place).startswith("sets/dev.en.1: is not as it was when the run began")
 
 
 def test_text_that_is_decoded(tmp_path):
@@ -155,7 +155,7 @@ def test_text_that_is_decoded(tmp_path):
     # It has the same sentences, and they have changed places.
     first, second, *rest = whole.splitlines(keepends=True)
     path.write_text("".join([second, first, *rest]))
-    assert refused(tmp_path).startswith("dev.en.0: has changed since the run began, and is one of")
+    assert refused(tmp_path).startswith("dev.en.0: is not as it was when the run began")
 
 
 def test_files_of_classes_of_ones_own(tmp_path, monkeypatch):

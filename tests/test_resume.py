@@ -25,7 +25,6 @@ from commands import MODEL, SMALL, run_command, train, train_until_saved, write_
 
 from torchtune_smt.core.archive import Archive
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders import grammar_decoder
@@ -320,42 +319,6 @@ def test_weights_that_began_with_other_sparse_features(tmp_path):
         with pytest.raises(InputError, match="began with other sparse features: init.file has ch"):
             load(tmp_path / "c.pt", run_of(again, AdaGrad([again.parameter])))
         assert again.features.names(range(len(again.features))) == ["dense", *names]
-
-
-def vector(length, value=1.0):
-    return torch.full((length,), value, dtype=torch.float64)
-
-
-IMPOSSIBLE = {
-    "best": [(1, 2.0), (7, 41.0, vector(3)), (1, 41.0, vector(30))],
-    "weights": [vector(30), vector(5, float("nan"))],
-    "size": [-1, 3],
-    "files": [None, {"data.dev": {"dev.de": 1}}],
-    **{"round": [0], "done": [-1], "records": [1.5], "last": ["x"], "new": [1], "count": [4]},
-    **{"total": [torch.ones(5)], "n_dense": [100], "names": [None], "checksum": ["0"]},
-    **{"tuner": [[]], "state": [[]], "fingerprint": [None]},
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [(n, v) for n in IMPOSSIBLE for v in IMPOSSIBLE[n]])
-def test_what_cannot_be_is_refused_though_its_checksum_is_right(tmp_path, state, name, value):
-    path = tmp_path / "c.pt"
-    save(path, run_of(*state, Progress(3, 2, 70)))
-    stored = checkpoint.ARCHIVE.read(path)
-    outer = stored.content
-    content = unpacked(outer["run"], stored.arrays, 5)
-    run = content["state"]
-    outer["names"] = dict(zip(("count", "size", "checksum"), outer["names"], strict=True))
-    places = (outer, outer["names"], content, run, run["progress"])
-    next((some for some in places if name in some), run["progress"])[name] = value
-    if outer["names"]:
-        outer["names"] = list(outer["names"].values())
-    tree, arrays = packed(content, 5)
-    checkpoint.ARCHIVE.write(path, outer | {"run": tree}, arrays)
-    weights, optimizer = fresh()
-    with pytest.raises(InputError, match="damaged"):
-        load(path, run_of(weights, optimizer))
-    assert not weights.parameter.any() and not optimizer.state
 
 
 def test_a_kill_between_the_names_and_the_checkpoint(tmp_path, state, monkeypatch):

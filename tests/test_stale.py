@@ -305,21 +305,6 @@ def test_steps_of_an_earlier_checkpoint_are_not_taken(tmp_path):
     assert run.progress.done == len(tuner.state_dict()["done"]) == 4
 
 
-@pytest.mark.parametrize("change", [{}, {"progress": [1, 7, 20, 0]}, {"tuner": {}}])
-def test_a_step_that_cannot_be_is_refused(change, tmp_path):
-    run = killed(tmp_path / "c.pt", Stale(2), 1)
-    good = run.step_dict()
-    assert good is not None
-    good["progress"][1] += 1
-    steps = StepFile(tmp_path / "c.pt")
-    stored = ARCHIVE.read(tmp_path / "c.pt")
-    steps.begin(stored.checksum, len(run.tuner.weights.features))
-    steps.append(run.tuner.weights.features, (good | change) if change else 3)
-    tuner = stale(Stale(2))
-    with pytest.raises(InputError, match="c.steps: .*damaged.*; remove it"):
-        load_checkpoint(tmp_path / "c.pt", tuner.weights, rounds_of(tuner), {})
-
-
 def test_a_damaged_state_is_refused():
     tuner = stale(Stale(simulate=2))
     next(iter(tuner.round(1)))

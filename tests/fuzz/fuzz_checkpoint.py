@@ -1,4 +1,4 @@
-"""Checkpoints and accumulated k-best lists: damaged, and forged."""
+"""Damaged checkpoints and accumulated k-best lists."""
 
 from __future__ import annotations
 
@@ -6,32 +6,24 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from forging import damaged, forged
+from forging import damaged
 
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.kbest import segment
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.regularizers import L1, ElasticNet, Oscar
-from torchtune_smt.runs import checkpoint
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.runs.rounds import Best, Progress, Rounds, set_weights
+from torchtune_smt.runs.rounds import Best, Progress, Rounds
 from torchtune_smt.samplers import AllPairs, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
-from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.grouping.groups import FeatureGroups
-from torchtune_smt.tuners.grouping.steps import GroupLearning
-from torchtune_smt.tuners.grouping.tuner import GroupingTuner
-from torchtune_smt.tuners.pro import Pro
 
 _DENSE, _FEATURES, _ROWS = 2, 40, 30
 _OPTIMIZERS: list[Callable[[Weights], SparseOptimizer]] = [
@@ -186,64 +178,7 @@ def _result_of_lists(folder: Path, _: Path) -> list[object]:
     return _use(lists)
 
 
-def _grouping(folder: Path) -> Rounds:
-    """Return a run whose collectors are asked for no more than their lists."""
-    weights = Weights([f"dense {i}" for i in range(_DENSE)])
-    lists = [ListStore.open(folder / name, n_dense=_DENSE) for name in ("a", "b")]
-    collectors: Any = [SimpleNamespace(lists=part, weights=weights) for part in lists]
-    batch = BatchTuner(collectors[1], Pro(AllPairs()))
-    dev = Rounds(batch, batch.score)
-    tuner = GroupingTuner(collectors[0], dev, AllPairs(), GroupLearning(Oscar(0.1)))
-    return Rounds(tuner, tuner.score)
-
-
-def _write_grouping(folder: Path) -> None:
-    for name in ("a", "b"):
-        fill(folder / name)
-    run = _grouping(folder)
-    tuner: Any = run.tuner
-    tuner.weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
-    tuner.weights.grow()
-    group = np.r_[np.arange(_DENSE), np.arange(_FEATURES - _DENSE) % 5 + _DENSE]
-    best = Best(1, 40.5, torch.linspace(0, 1, _FEATURES, dtype=torch.float64))
-    factor = np.r_[np.ones(_DENSE), 1.0 + np.arange(_FEATURES - _DENSE) % 3]
-    tuner._learnt = FeatureGroups(group, _DENSE, factor)
-    tuner.dev.progress = Progress(round=2, sentences=4, best=best)
-    tuner.dev.tuner.moved, tuner.dev.tuner.earlier = 0.5, 1
-    run.progress.sentences = 4
-    save_checkpoint(folder / "checkpoint", tuner.weights, run, _FINGERPRINT)
-
-
-def _use_grouping(folder: Path, path: Path) -> Rounds:
-    # A run forgets iterations that its checkpoint does not name.
-    for name in ("a", "b"):
-        if ListStore.open(folder / name, n_dense=_DENSE).n_iterations < 2:
-            fill(folder / name)
-    run = _grouping(folder)
-    tuner: Any = run.tuner
-    load_checkpoint(path, tuner.weights, run, _FINGERPRINT)
-    weights = tuner.weights.parameter.detach().numpy()
-    dev, groups = tuner.dev, tuner._learnt
-    if groups is not None:
-        store = dev.tuner.collector.lists
-        store.require(len(tuner.weights))
-        groups.project(store.lists().rows, weights.size)
-        groups.unpack(groups.mean(weights), weights.size)
-    if dev.progress.best is not None:
-        set_weights(tuner.weights.parameter, dev.progress.best.weights)
-    return run
-
-
-ARCHIVE = checkpoint.ARCHIVE
 TARGETS = {
-    "grouping-forged": forged("grouping-forged", ARCHIVE, _write_grouping, _use_grouping),
     "checkpoint": damaged("checkpoint", _write_all, _result),
-    "checkpoint-forged": forged("checkpoint-forged", ARCHIVE, _write_all, _result),
     "lists": damaged("lists", fill, _result_of_lists),
-    "lists-forged": forged(
-        "lists-forged",
-        segment.ARCHIVE,
-        fill,
-        lambda folder, _: _use(ListStore.open(folder, n_dense=_DENSE)),
-    ),
 }

@@ -24,7 +24,7 @@ from torchtune_smt.cli.systems import (
 )
 from torchtune_smt.core.errors import InputError, warn
 from torchtune_smt.core.text import split_words
-from torchtune_smt.core.textio import check_own, check_written
+from torchtune_smt.core.textio import check_written
 from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation.tables import STYLES, Results
 from torchtune_smt.metrics.corpus import METRICS
@@ -137,8 +137,6 @@ def compare_runs(
 
     def run(cfg: DictConfig) -> None:
         try:
-            if report:
-                check_own(folder / REPORT)
             compared(cfg, splits[0]).check_words(runs)
             if table:
                 print(f"\n{splits[0]} ({command} tells more)\n", flush=True)

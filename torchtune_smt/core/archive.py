@@ -3,17 +3,17 @@
 A file has one part, or several that were appended one after the other. Layout of a part: magic,
 length of the header (uint64), checksum of the header, header (JSON: kind, version, checksum of the
 part before, content, and name, type, shape and checksum of each array), then the arrays in this
-order. Parts, headers and arrays begin at multiples of `ALIGNMENT` bytes, with zeros between; the
-file ends with the last array. Where an array lies is not stored but follows from the sizes before.
+order. Parts, headers and arrays begin at multiples of `ALIGNMENT` bytes, with zeros between. Where
+an array lies is not stored but follows from the sizes before.
 
 Checksums are XXH3 of 128 bits: they are computed faster than memory is read (checksums.py of the
-benchmarks), so a file is verified at the speed of the disk. They find damage, no matter how little,
-but no malice: whoever reads an archive checks what it says all the same. No objects are made of it.
+benchmarks), so a file is verified at the speed of the disk. No objects are made of it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import math
 import mmap
@@ -32,13 +32,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from torchtune_smt import __version__
-from torchtune_smt.core.caches import cache_folder, make_cache_folder, remove_old
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import (
+    AnyPath,
     atomic_path,
     atomic_writer,
     check_plain,
-    open_own,
     read_bytes,
     reading,
     writing,
@@ -60,7 +59,6 @@ _SETTLED: Final = 2 * 10**9
 _REMEMBERED: Final = 1000
 _NO_ARRAYS: Final[Mapping[str, NDArray[Any]]] = {}
 
-AnyPath = str | os.PathLike[str]
 T = TypeVar("T")
 
 
@@ -120,10 +118,9 @@ def accepted_files() -> frozenset[FileIdentity]:
 
 @contextmanager
 def trusting(files: Iterable[FileIdentity]) -> Iterator[None]:
-    """Do not verify again what another process on this machine has accepted.
+    """Do not verify again what another process on this machine has accepted, if it is unchanged.
 
-    Of such a file no more is read than what is used. One that was changed since, or is on another
-    machine, is verified.
+    Of such a file no more is read than what is used.
     """
     before = set(_trusted)
     _trusted.update(files)
@@ -140,12 +137,10 @@ class Stored(NamedTuple):
     content: JSON.
     arrays: private copies in memory that is mapped: to change one does not change the file, and
         processes share what they do not change.
-    checksum: of the header, which has those of all it holds: equal for equal content, and for no
-        other.
+    checksum: of the header, which has those of all it holds.
     after: the checksum of the part before.
     end: where the part ends in the file.
-    trusted: whether somebody has accepted it, so that nothing of it need be checked; see
-        `trusting`.
+    trusted: whether somebody has accepted it, so that nothing of it need be checked.
     record: the file of the user's caches that says so from now on, if there is to be one.
     """
 
@@ -159,10 +154,9 @@ class Stored(NamedTuple):
     record: Path | None
 
     def accept(self) -> None:
-        """Say that it is sound in all that a reader of its kind of file checks.
+        """Say that its reader found it sound, and has written nothing to its arrays.
 
-        Nothing may have been written to its arrays. A large file is remembered in the caches of the
-        user, and trusted when the next command reads it.
+        A large file is remembered in the caches of the user, and trusted by the next command.
         """
         _accepted.add(self.identity)
         if self.trusted:
@@ -185,10 +179,9 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Archive:
-    """A kind of file.
+    """A kind of file, written whole or not at all, and read if all of it is as it was written.
 
-    It is written whole or not at all, and read if all of it is as it was written; what is damaged,
-    something else, or of another version is an InputError that says what to do.
+    What is damaged, something else, or of another version is an InputError.
 
     kind: what it is, in words of the user.
     version: of this kind of file.
@@ -202,10 +195,7 @@ class Archive:
     def write(
         self, path: AnyPath, content: object, arrays: Mapping[str, NDArray[Any]] = _NO_ARRAYS
     ) -> str:
-        """Write a file of one part, whole or not at all; return its checksum.
-
-        Raises InputError: it cannot be written.
-        """
+        """Write a file of one part, whole or not at all; return its checksum."""
         with atomic_path(path, own=True) as beside, beside.open("wb") as file:
             return self._write(file, content, arrays, "")
 
@@ -220,7 +210,7 @@ class Archive:
     ) -> Mark:
         """Write a part behind a mark; return the mark behind it. What lay there before is lost.
 
-        What is before the mark stays as it is, and neither read nor written.
+        What is before the mark is neither read nor written.
 
         durable: whether to wait for the disk, without which a power cut may leave a damaged part.
 
@@ -228,9 +218,8 @@ class Archive:
             then.
         """
         with writing(path):
-            handle = open_own(path, os.O_RDWR)
             try:
-                with open(handle, "r+b") as file:
+                with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
                     file.seek(mark.size)
                     file.write(bytes(-mark.size % ALIGNMENT))
                     digest = self._write(file, content, arrays, mark.checksum)
@@ -248,9 +237,10 @@ class Archive:
     def read(self, path: AnyPath) -> Stored:
         """Map a file of one part, and verify it in one sequential pass, unless it is trusted."""
         mapped, status = _map(path)
-        stored = self._part(path, mapped, 0, status)
+        with self.checking(path):
+            stored = self._part(path, mapped, 0, status)
         if stored.end != len(mapped):
-            self._refuse(path, "is damaged: it does not end where it should")
+            self._refuse(path, "is damaged")
         return stored
 
     def parts(self, path: AnyPath, after: str = "", mark: Mark | None = None) -> list[Stored]:
@@ -260,21 +250,14 @@ class Archive:
         mark: behind the last one. Without it, all are returned but a last one that is not whole, as
             its writer was killed; and none if the first one was written behind another mark.
         """
-        if mark is not None and not Path(path).exists():
-            raise InputError(
-                f"is missing, and belongs to the file beside it; put it back, or {self.cure}",
-                path=path,
-            )
         mapped, status = _map(path)
-        if mark is not None and len(mapped) < mark.size:
-            there = f"it has {len(mapped):,} bytes, and {mark.size:,}"
-            self._refuse(path, f"is damaged: {there} belong to the file beside it")
         mapped = mapped if mark is None else mapped[: mark.size]
         result: list[Stored] = []
         end, before = 0, after
         while end < len(mapped):
             try:
-                found = self._part(path, mapped, end + -end % ALIGNMENT, status)
+                with self.checking(path):
+                    found = self._part(path, mapped, end + -end % ALIGNMENT, status)
             except _CutOffError:
                 if mark is None:
                     break
@@ -409,37 +392,32 @@ class Archive:
             self._cut_off(path)
         (length,) = struct.unpack_from("<Q", mapped, begin + len(_MAGIC))
         digest = bytes(mapped[first - _DIGEST : first])
-        if length > size - first:
+        end = first + length
+        if end > size:
             self._cut_off(path)
-        if xxhash.xxh3_128(mapped[first : first + length]).digest() != digest:
+        if xxhash.xxh3_128(mapped[first:end]).digest() != digest:
             self._refuse(path, "is damaged")
-        with self.checking(path):
-            header = json.loads(bytes(mapped[first : first + length]))
-            kind = header["kind"]
-            if kind == self.kind:
-                self._check_version(path, header["version"])
-                parts = [_array(part) for part in header["arrays"]]
-                content, after = header["content"], header.get("after", "")
-        if kind != self.kind:
+        header = json.loads(bytes(mapped[first:end]))
+        if header["kind"] != self.kind:
             self._refuse(path, f"is no {self.kind}")
+        self._check_version(path, header["version"])
         identity = FileIdentity(
             status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, digest.hex()
         )
         record = self._record(identity, status.st_ctime_ns)
         trusted = identity in _trusted or (record is not None and record.exists())
         arrays: dict[str, NDArray[Any]] = {}
-        end = first + length
-        for part in parts:
+        for part in header["arrays"]:
+            kind, shape = _type(part["type"]), tuple(part["shape"])
             start = end + -end % ALIGNMENT
-            end = start + part.nbytes
-            if part.name in arrays:
-                self._refuse(path, "is damaged")
+            end = start + math.prod(shape) * kind.itemsize
             if end > size:
                 self._cut_off(path)
-            whole = np.frombuffer(mapped, np.uint8, part.nbytes, start)
-            if not trusted and _checksum_of_pages(whole) != part.checksum:
-                self._refuse(path, f"is damaged in its part {part.name!r}")
-            arrays[part.name] = whole.view(part.type).reshape(part.shape)
+            array = np.frombuffer(mapped, np.uint8, end - start, start)
+            if not trusted and _checksum_of_pages(array) != part["checksum"]:
+                self._refuse(path, f"is damaged in its part {part['name']!r}")
+            arrays[part["name"]] = array.view(kind).reshape(shape)
+        content, after = header["content"], header.get("after", "")
         return Stored(content, arrays, digest.hex(), after, end, identity, trusted, record)
 
     def _record(self, identity: FileIdentity, changed: int) -> Path | None:
@@ -461,11 +439,9 @@ class Archive:
 
 
 class ArraysOnDisk(MutableMapping[str, NDArray[Any]]):
-    """Arrays by their names, each in a file: of those that nobody holds, memory has nothing.
+    """Arrays by their names, each in a file, of which who asks gets a private copy that is mapped.
 
-    Whoever asks for one gets a private copy in memory that is mapped.
-
-    folder: where the files are; it is there, and whoever made it removes it.
+    folder: where the files are; whoever made it removes it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -493,6 +469,38 @@ class ArraysOnDisk(MutableMapping[str, NDArray[Any]]):
 
     def __len__(self) -> int:
         return len(self._kinds)
+
+
+def cache_folder(kind: str) -> Path | None:
+    """Return the folder of the user's caches of one kind; None if there is no place for it.
+
+    It need not be there, and is below ``XDG_CACHE_HOME``, by default ``~/.cache``.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(caches) / "torchtune_smt" / kind if os.path.isabs(caches) else None
+
+
+def make_cache_folder(folder: Path) -> None:
+    """Make such a folder, for the user alone; raise OSError if it cannot be made."""
+    folder.parents[1].mkdir(parents=True, exist_ok=True)
+    for path in (folder.parent, folder):
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def remove_old(folder: Path, kept: int, most: int) -> None:
+    """Remove the files of a folder that were not used for longest.
+
+    kept: so many files stay,
+    most: of so many bytes together.
+
+    Raises OSError: one cannot be removed.
+    """
+    files = [(file.stat(), file) for file in folder.iterdir()]
+    files.sort(key=lambda one: one[0].st_mtime, reverse=True)
+    for number, (status, file) in enumerate(files):
+        most -= status.st_size
+        if number >= kept or most < 0:
+            file.unlink()
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
@@ -536,12 +544,8 @@ def file_checksum(path: AnyPath) -> str:
     Raises InputError: it is missing or unreadable, or no plain file.
     """
     check_plain(path)
-    all_of_it = xxhash.xxh3_128()
-    room = bytearray(1 << 20)
     with reading(path), open(path, "rb", buffering=0) as file:
-        while count := file.readinto(room):
-            all_of_it.update(memoryview(room)[:count])
-    return all_of_it.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def _checksum_of_json(content: Mapping[str, Any]) -> str:
@@ -573,25 +577,6 @@ def _map(path: AnyPath) -> tuple[memoryview, os.stat_result]:
     return memoryview(pages).cast("B"), status
 
 
-class _Array(NamedTuple):
-    name: str
-    type: np.dtype[Any]
-    shape: tuple[int, ...]
-    checksum: str
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.type.itemsize
-
-
-def _array(part: Any) -> _Array:
-    """Check the description of an array; raise ValueError, KeyError or TypeError if it is none."""
-    name, digest = part["name"], part["checksum"]
-    if not isinstance(name, str) or not isinstance(digest, str):
-        raise TypeError
-    return _Array(name, _type(part["type"]), _shape(part["shape"], 8), digest)
-
-
 def _type_name(dtype: np.dtype[Any]) -> object:
     if dtype.names is None:
         return dtype.str
@@ -599,17 +584,10 @@ def _type_name(dtype: np.dtype[Any]) -> object:
 
 
 def _type(name: Any) -> np.dtype[Any]:
-    """Return the type of a plain number, or of a record of such."""
+    """Return the type of a plain number, or of a record of such; no objects are made."""
     fields = [["", name, []]] if isinstance(name, str) else name
     if not all(plain in _TYPES for _, plain, _ in fields):
-        raise TypeError
+        raise TypeError(name)
     if isinstance(name, str):
         return np.dtype(name)
-    return np.dtype([(field, plain, _shape(shape, 1)) for field, plain, shape in fields])
-
-
-def _shape(given: Any, most: int) -> tuple[int, ...]:
-    """Return lengths of an array of at most so many dimensions."""
-    if not isinstance(given, list) or len(given) > most:
-        raise TypeError
-    return tuple(whole(length, 0, 2**48) for length in given)
+    return np.dtype([(field, plain, tuple(shape)) for field, plain, shape in fields])

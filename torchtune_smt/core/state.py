@@ -1,4 +1,4 @@
-"""What is saved of a run that goes on: trees of numbers, strings and tensors, and their checks."""
+"""What is saved of a run that goes on: trees of numbers, strings and tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchtune_smt.core.archive import DAMAGED, well_formed, whole
+from torchtune_smt.core.archive import DAMAGED
 from torchtune_smt.core.arrays import Int64
 
 Packed = tuple[Any, dict[str, NDArray[Any]]]
@@ -24,8 +24,7 @@ def packed(tree: Any, longest: int = 0) -> Packed:
     tree: None, a number, a string, a tensor (a sparse one has one dimension), or a dict or sequence
         of trees; keys are strings and integers. Sequences come back as lists, tensors on the CPU.
         TypeError says at which place there is something else.
-    longest: a vector with more numbers is kept as it is; `unpacked` makes none that is longer from
-        runs.
+    longest: a vector with more numbers is kept as it is.
     """
     arrays: dict[str, NDArray[Any]] = {}
 
@@ -62,36 +61,25 @@ def _of(place: str) -> str:
     return f", as {place[1:]}" if place else ""
 
 
-def unpacked(tree: Any, arrays: dict[str, NDArray[Any]], longest: int = 0) -> Any:
-    """Return what `packed` was given, with the same `longest`.
-
-    Raises ValueError: it has given nothing of the kind.
-    """
-    try:
-        with well_formed():
-            return _unpacked(tree, arrays, longest)
-    except ValueError:
-        raise ValueError(DAMAGED) from None
-
-
-def _unpacked(tree: Any, arrays: dict[str, NDArray[Any]], longest: int) -> Any:
-    if isinstance(tree, dict):
-        ((kind, value),) = tree.items()
-        if kind == "tensor":
-            return torch.from_numpy(arrays[value])
-        if kind == "runs":
-            place, length = value
-            parts = arrays[f"{place}/begin"], arrays[f"{place}/value"]
-            return torch.from_numpy(_repeated(*parts, whole(length, 1, longest)))
-        if kind == "sparse":
-            return _sparse(*_unpacked(value, arrays, longest))
-        if kind == "list":
-            return [_unpacked(part, arrays, longest) for part in value]
-        if kind == "dict" and all(type(key) in (int, str) for key, _ in value):
-            return {key: _unpacked(part, arrays, longest) for key, part in value}
-    elif tree is None or isinstance(tree, bool | int | float | str):
+def unpacked(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Return what `packed` was given."""
+    if not isinstance(tree, dict):
         return tree
-    raise TypeError
+    ((kind, value),) = tree.items()
+    if kind == "tensor":
+        return torch.from_numpy(arrays[value])
+    if kind == "runs":
+        place, length = value
+        times = np.diff(arrays[f"{place}/begin"], append=length)
+        return torch.from_numpy(np.repeat(arrays[f"{place}/value"], times))
+    if kind == "sparse":
+        indices, values, length = unpacked(value, arrays)
+        return torch.sparse_coo_tensor(
+            indices, values, (length,), is_coalesced=True, check_invariants=False
+        )
+    if kind == "list":
+        return [unpacked(part, arrays) for part in value]
+    return {key: unpacked(part, arrays) for key, part in value}
 
 
 def _run_begins(array: NDArray[Any]) -> Int64 | None:
@@ -102,29 +90,6 @@ def _run_begins(array: NDArray[Any]) -> Int64 | None:
     bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
     begin = np.flatnonzero(np.concatenate([[True], bits[1:] != bits[:-1]]))
     return begin if begin.size * (begin.itemsize + array.itemsize) < array.nbytes else None
-
-
-def _repeated(begin: NDArray[Any], value: NDArray[Any], length: int) -> NDArray[Any]:
-    ends = np.append(begin[1:], length)
-    if begin.dtype != np.int64 or begin.shape != value.shape or begin.ndim != 1 or begin[0] != 0:
-        raise ValueError(DAMAGED)
-    if not (begin < ends).all():
-        raise ValueError(DAMAGED)
-    return np.repeat(value, ends - begin)
-
-
-def _sparse(indices: Any, values: Any, length: Any) -> torch.Tensor:
-    """Return a sparse vector whose parts come from a file."""
-    values = vector(values, values.dtype, whole(length, 0))
-    row = vector(indices[0], torch.int64, length)
-    ascends = bool((row[1:] > row[:-1]).all())
-    if indices.shape != (1, values.numel()) or not ascends:
-        raise ValueError(DAMAGED)
-    if row.numel() and not 0 <= int(row[0]) <= int(row[-1]) < length:
-        raise ValueError(DAMAGED)
-    return torch.sparse_coo_tensor(
-        indices, values, (length,), is_coalesced=True, check_invariants=False
-    )
 
 
 def vector(value: Any, dtype: torch.dtype, longest: int) -> torch.Tensor:

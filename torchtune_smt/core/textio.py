@@ -6,11 +6,10 @@ import codecs
 import gzip
 import io
 import os
-import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -21,6 +20,8 @@ import numpy as np
 
 from torchtune_smt.core.errors import InputError, NotWrittenError, cure_of
 from torchtune_smt.core.leftovers import part_of, replace_folder
+
+AnyPath = str | os.PathLike[str]
 
 MAX_LINE: Final = 1 << 26
 """Bytes of a line that are read; more are no text."""
@@ -40,7 +41,7 @@ _TELLING: Final = 10
 _BLOCK: Final = 1 << 20
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
+def read_bytes(path: AnyPath) -> bytes:
     """Return the content of a file, unpacked if its name ends in ``.gz``.
 
     Raises InputError: the file is missing, unreadable, or not whole.
@@ -48,17 +49,14 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     return b"".join(_blocks(path))
 
 
-def read_packed(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a file as they are.
-
-    Raises InputError: the file is missing or unreadable.
-    """
+def read_packed(path: AnyPath) -> bytes:
+    """Return the bytes of a file as they are; raise InputError if it cannot be read."""
     with reading(path):
         return Path(path).read_bytes()
 
 
 def read_text(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     refused: Mapping[bytes, str] = MappingProxyType({}),
     packed: bytes | None = None,
@@ -78,15 +76,12 @@ def read_text(
 
 
 def text_pieces(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     size: int,
     refused: Mapping[bytes, str] = MappingProxyType({}),
     packed: bytes | None = None,
 ) -> Iterator[bytearray]:
-    """Yield what `read_text` returns in pieces of whole lines, each of `size` bytes or more.
-
-    Raises InputError: as `read_text`.
-    """
+    """Yield what `read_text` returns in pieces of whole lines, each of `size` bytes or more."""
     blocks = _blocks(path, None if packed is None else io.BytesIO(packed))
     first = next(blocks, b"")
     for begin, message in refused.items():
@@ -105,7 +100,7 @@ def text_pieces(
         yield text
 
 
-def check_utf8(text: bytearray, path: str | os.PathLike[str], before: int = 0) -> None:
+def check_utf8(text: bytearray, path: AnyPath, before: int = 0) -> None:
     """Raise InputError with the first line that is not UTF-8.
 
     text: that of `read_text`, or a piece of it behind so many lines.
@@ -122,12 +117,12 @@ def check_utf8(text: bytearray, path: str | os.PathLike[str], before: int = 0) -
         begin = end
 
 
-def not_utf8(path: str | os.PathLike[str], line: int) -> InputError:
+def not_utf8(path: AnyPath, line: int) -> InputError:
     """Return the error of a line that is not UTF-8."""
     return InputError("is not valid UTF-8; convert the file to UTF-8", path=path, line=line)
 
 
-def _zero_byte(path: str | os.PathLike[str], line: int) -> InputError:
+def _zero_byte(path: AnyPath, line: int) -> InputError:
     return InputError(
         "has a zero byte, so it is no text, but packed with tar, in UTF-16, or damaged; unpack it, "
         "convert it to UTF-8, or copy it again",
@@ -136,7 +131,7 @@ def _zero_byte(path: str | os.PathLike[str], line: int) -> InputError:
     )
 
 
-def _mixed_ends(path: str | os.PathLike[str], line: int) -> InputError:
+def _mixed_ends(path: AnyPath, line: int) -> InputError:
     return InputError(
         "has a line end of another kind than the lines before (\\r alone, and \\n); convert all of "
         "them to \\n, and to a blank what ends no line",
@@ -145,7 +140,7 @@ def _mixed_ends(path: str | os.PathLike[str], line: int) -> InputError:
     )
 
 
-def iterate_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+def iterate_lines(path: AnyPath) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file (plain or ``.gz``), which is read piece by piece.
 
     Lines end with ``\n``, ``\r\n`` or ``\r``; a byte order mark is left out.
@@ -155,12 +150,12 @@ def iterate_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     return _lines(_blocks(path), path)
 
 
-def read_lines(path: str | os.PathLike[str]) -> list[str]:
+def read_lines(path: AnyPath) -> list[str]:
     """Return the lines of a UTF-8 file in a list; see `iterate_lines`."""
     return list(iterate_lines(path))
 
 
-def lines_of(file: IO[bytes], name: str | os.PathLike[str]) -> Iterator[str]:
+def lines_of(file: IO[bytes], name: AnyPath) -> Iterator[str]:
     """Yield the lines of a file that is open; errors call it `name`. See `iterate_lines`."""
     return _lines(iter(lambda: file.read(_BLOCK), b""), name)
 
@@ -177,7 +172,7 @@ class BadLine:
 
 
 def blocks_of_lines(
-    path: str | os.PathLike[str], pipe: io.BufferedIOBase | None = None
+    path: AnyPath, pipe: io.BufferedIOBase | None = None
 ) -> Iterator[list[str | BadLine]]:
     """Yield the lines of a file some at a time, with those that are no text in their places.
 
@@ -194,7 +189,7 @@ def blocks_of_lines(
         number += len(contents)
 
 
-def _line(content: bytes, path: str | os.PathLike[str], number: int) -> str | BadLine:
+def _line(content: bytes, path: AnyPath, number: int) -> str | BadLine:
     if b"\0" in content:
         return BadLine(content, _zero_byte(path, number))
     if b"\r" in content:
@@ -231,7 +226,7 @@ def parallel_lines(files: Sequence[Iterable[Line]]) -> Iterator[tuple[Line, ...]
         yield row
 
 
-def _blocks(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> Iterator[bytes]:
+def _blocks(path: AnyPath, file: IO[bytes] | None = None) -> Iterator[bytes]:
     """Yield the content of a file in blocks, unpacked if its name ends in ``.gz``."""
     with reading(path), Path(path).open("rb") if file is None else file as packed:
         unpacked = gzip.GzipFile(fileobj=packed) if Path(path).suffix == ".gz" else packed
@@ -239,7 +234,7 @@ def _blocks(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> Iter
             yield block
 
 
-def check_plain(path: str | os.PathLike[str]) -> None:
+def check_plain(path: AnyPath) -> None:
     """Raise InputError if what lies at a path is neither a file nor a folder.
 
     A device may have no end, and who opens a pipe waits for whoever writes to it.
@@ -250,7 +245,7 @@ def check_plain(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+def reading(path: AnyPath) -> Iterator[None]:
     """Turn what keeps a file from being read into InputError."""
     try:
         yield
@@ -259,31 +254,19 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     except IsADirectoryError:
         raise InputError("is a folder, and a file was expected", path=path) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        if not _begins_as_gzip(path):
-            raise InputError(
-                "is not packed with gzip, as its name says; call it by a name without .gz, or "
-                "pack it",
-                path=path,
-            ) from None
-        raise InputError(f"is no whole gzip file ({error}); copy it again", path=path) from None
+        raise InputError(
+            f"is no whole gzip file ({error}); copy it again, or call it by a name without .gz if "
+            "it is not packed",
+            path=path,
+        ) from None
     except OSError as error:
         cure = cure_of(error)
         message = f"cannot be read: {error.strerror}" + (f"; {cure}" if cure else "")
         raise InputError(message, path=path) from None
 
 
-def _begins_as_gzip(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file that gzip could not read begins as its files do."""
-    try:
-        with Path(path).open("rb") as file:
-            begin = file.read(2)
-    except OSError:
-        return True
-    return b"\x1f\x8b".startswith(begin)
-
-
 @contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+def writing(path: AnyPath) -> Iterator[None]:
     """Turn what keeps a file or a folder from being written into InputError.
 
     A pipe that nobody reads any more is no fault of what is written.
@@ -298,9 +281,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         raise NotWrittenError(message, path=path) from None
 
 
-def _plain(
-    blocks: Iterable[bytes], path: str | os.PathLike[str], *, strict: bool = True
-) -> Iterator[bytes]:
+def _plain(blocks: Iterable[bytes], path: AnyPath, *, strict: bool = True) -> Iterator[bytes]:
     r"""Yield the blocks of a text without a byte order mark, each line end as ``\n``.
 
     InputError is raised at a line of more than `MAX_LINE` bytes, and where the text is packed; if
@@ -357,7 +338,7 @@ def _with_whole_start(blocks: Iterable[bytes]) -> Iterator[bytes]:
     yield from remaining
 
 
-def _refuse_packed(block: bytes, path: str | os.PathLike[str]) -> None:
+def _refuse_packed(block: bytes, path: AnyPath) -> None:
     for begin, how in _PACKED.items():
         # A word may begin as bzip2 does.
         if block.startswith(begin) and (how != "bzip2" or block[4:10] == b"1AY&SY"):
@@ -368,7 +349,7 @@ def _refuse_packed(block: bytes, path: str | os.PathLike[str]) -> None:
             )
 
 
-def _lines(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[str]:
+def _lines(blocks: Iterable[bytes], path: AnyPath) -> Iterator[str]:
     line = 1
     for text in _whole_lines(_plain(blocks, path)):
         try:
@@ -390,9 +371,7 @@ def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
         rest = rest[end:]
 
 
-def check_written(
-    written: Mapping[str, str | None], read: Iterable[str | os.PathLike[str]] = ()
-) -> None:
+def check_written(written: Mapping[str, str | None], read: Iterable[AnyPath] = ()) -> None:
     """Raise InputError where a file that is to be written is read, or is to be written twice.
 
     written: the value of each option that names a file to write; ``-`` is none.
@@ -409,63 +388,25 @@ def check_written(
         taken[place] = f"what {option} names, too"
 
 
-def check_own(path: str | os.PathLike[str], *, links: bool = False) -> None:
-    """Raise InputError if what has a name of this package's is no plain file.
-
-    links: whether it may be a link, since another file takes its place and not that of its target.
-    """
-    with suppress(OSError):
-        mode = os.lstat(path).st_mode
-        if not stat.S_ISREG(mode) and not (links and stat.S_ISLNK(mode)):
-            raise InputError(
-                "cannot be written: it is no plain file, and nobody else's is written to here; "
-                "remove it",
-                path=path,
-            )
-
-
-def open_own(path: str | os.PathLike[str], flags: int) -> int:
-    """Return a handle of a file that this package names, and writes to where it lies.
-
-    Raises InputError: it is no plain file, or has another name somewhere: who writes to it writes
-        there, too.
-    """
-    check_own(path)
-    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    handle = os.open(path, flags & ~os.O_TRUNC, 0o666)
-    if os.fstat(handle).st_nlink > 1:
-        os.close(handle)
-        raise InputError(
-            "is a file that has another name, too, and is to be written; put a copy in its place",
-            path=path,
-        )
-    if flags & os.O_TRUNC:
-        os.truncate(handle, 0)
-    return handle
-
-
 @contextmanager
-def atomic_path(path: str | os.PathLike[str], *, own: bool = False) -> Iterator[Path]:
+def atomic_path(path: AnyPath, *, own: bool = False) -> Iterator[Path]:
     """Yield a path beside `path`; what was written there takes its place at the end.
 
     When the block raises, the file beside is removed and `path` stays as it was. What a killed
     process has left of its own is removed, too. Of a link, the file that it leads to is replaced.
     A device or a pipe is yielded itself, to be written to: nothing can take its place.
 
-    own: whether this package gave the file its name, and not the user. Whoever else may write to
-        the folder could have put something there: the place of a link is taken, and its target
-        stays; a device or a pipe is refused.
+    own: whether this package gave the file its name, and not the user: what else has this name in
+        a folder that others may write to, such as a link, makes room.
 
     Raises InputError: the path is a folder, its folder cannot be written to, or the disk is full.
     """
-    if own:
-        check_own(path, links=True)
-    elif os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+    if os.path.isdir(path) and not (own and os.path.islink(path)):
+        raise InputError("is a folder, and a file is to be written; name a file", path=path)
+    if not own and os.path.exists(path) and not os.path.isfile(path):
         with writing(path):
             yield Path(path)
         return
-    elif os.path.isdir(path):
-        raise InputError("is a folder, and a file is to be written; name a file", path=path)
     place = Path(os.path.realpath(path)) if os.path.islink(path) and not own else Path(path)
     with writing(place), part_of(place, folder=False) as beside:
         yield beside
@@ -476,9 +417,7 @@ def atomic_path(path: str | os.PathLike[str], *, own: bool = False) -> Iterator[
 
 
 @contextmanager
-def atomic_folder(
-    path: str | os.PathLike[str], check: Callable[[], None] = lambda: None
-) -> Iterator[Path]:
+def atomic_folder(path: AnyPath, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Yield an empty folder beside `path`, which takes its place at the end with what is in it.
 
     When the block raises, the folder beside is removed and `path` stays as it was. What a killed
@@ -497,7 +436,7 @@ def atomic_folder(
 
 
 @contextmanager
-def atomic_writer(path: str | os.PathLike[str], *, own: bool = False) -> Iterator[IO[str]]:
+def atomic_writer(path: AnyPath, *, own: bool = False) -> Iterator[IO[str]]:
     """Yield a text file (gzip if the name ends in ``.gz``) that becomes `path` when whole.
 
     See `atomic_path`.

@@ -199,15 +199,9 @@ class Vocabulary(SequenceTable[np.uint8]):
 
     @classmethod
     def of_parts(cls, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Vocabulary:
-        """Return the vocabulary of what `since` gave, one part behind the other.
-
-        Raises ValueError, KeyError, TypeError: the arrays, which may come from a file, are no
-            vocabulary.
-        """
+        """Return the vocabulary of what `since` gave, one part behind the other."""
         letters = np.concatenate([np.empty(0, np.uint8), *(part["letters"] for part in parts)])
         length = np.concatenate([np.empty(0, np.int32), *(part["length"] for part in parts)])
-        if length.dtype != np.int32:
-            raise ValueError("the stored vocabulary has names of no length")
         return cls.from_arrays({"letters": letters, "begin": offsets(length)})
 
 

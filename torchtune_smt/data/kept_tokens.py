@@ -13,8 +13,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from torchtune_smt.core.archive import Archive, Stored, cache_path, checksum, file_checksum
-from torchtune_smt.core.caches import cache_folder, make_cache_folder, remove_old
+from torchtune_smt.core.archive import (
+    Archive,
+    Stored,
+    cache_folder,
+    cache_path,
+    checksum,
+    file_checksum,
+    make_cache_folder,
+    remove_old,
+)
 from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.data.preprocess import Preprocessor

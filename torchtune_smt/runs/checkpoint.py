@@ -14,16 +14,17 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from torchtune_smt.core.archive import DAMAGED, Archive, Mark, whole
+from torchtune_smt.core.archive import Archive, Mark, well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import remove
-from torchtune_smt.core.state import Packed, packed, unpacked, vector
+from torchtune_smt.core.state import Packed, packed, unpacked
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.runs.rounds import Callback, Rounds
@@ -50,8 +51,6 @@ def save_checkpoint(
 ) -> str:
     """Write a checkpoint, whole or not at all, and the names that are new to a file beside it.
 
-    Returns its checksum.
-
     Weights are written as they are, updates that were put off still being put off: bringing them
     up to date here would round them at other moments than an undisturbed run does.
 
@@ -59,6 +58,8 @@ def save_checkpoint(
     fingerprint: what the run depends on (see `load_checkpoint`).
     names: of the run's earlier checkpoints; without it all names are written.
     files: what the run has read (see `load_checkpoint`).
+
+    Returns str: its checksum.
 
     Raises InputError: a file cannot be written, as on a full disk; the last checkpoint is still
         there. Or the tuner, of a user's class, has something in its state that cannot be saved.
@@ -98,9 +99,7 @@ def load_checkpoint(
 ) -> NameFile:
     """Restore weights, and a run that changes them, from a checkpoint; return its names' file.
 
-    Steps that a run took after it are taken again; see `StepFile`.
-
-    Nothing in the files is executed, and all of it is checked before weights or run change.
+    Steps that a run took after it are taken again; see `StepFile`. Nothing of a file is executed.
 
     weights: fresh, with the dense features of the run's decoder, and the sparse ones that the run
         began with.
@@ -120,13 +119,10 @@ def load_checkpoint(
     names = NameFile(path)
     with ARCHIVE.checking(path):
         features = names.read(stored.content["names"])
-        content = unpacked(stored.content["run"], stored.arrays, len(features))
-        recorded = dict(content["fingerprint"])
-        read = {option: _checksums(some) for option, some in content["files"].items()}
-        n_dense = whole(content["n_dense"], 0, len(features))
-        values = vector(content["weights"], weights.parameter.dtype, len(features))
-        saved = content["state"]
-    for name in [*fingerprint, *sorted(recorded.keys() - fingerprint.keys(), key=str)]:
+        content = unpacked(stored.content["run"], stored.arrays)
+        recorded, read, values = (content[name] for name in ("fingerprint", "files", "weights"))
+        n_dense = content["n_dense"]
+    for name in [*fingerprint, *sorted(recorded.keys() - fingerprint.keys())]:
         old, new = recorded.get(name), fingerprint.get(name)
         if old != new:
             raise InputError(
@@ -146,11 +142,11 @@ def load_checkpoint(
             f"as it was, or {_CURE}",
             path=path,
         )
-    # The run is told how many weights there are, and may still refuse.
     weights.features.intern_spans(*spans)
     weights.grow()
     try:
-        state.load_state_dict(saved)
+        with well_formed():
+            state.load_state_dict(content["state"])
     except InputError:
         raise
     except ValueError as error:
@@ -163,35 +159,18 @@ def load_checkpoint(
     return names
 
 
-def _checksums(found: Any) -> dict[str, str]:
-    if not all(type(entry) is str for pair in found.items() for entry in pair):
-        raise ValueError(DAMAGED)
-    return dict(found)
-
-
 def _check_files(option: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise InputError if the files of an option are not what a run has read.
 
     They may lie elsewhere: those of a set that has a name are looked for in several folders.
     """
-    if list(before.values()) == list(now.values()):
-        return
-    if len(now) != len(before):
-        more, fewer = (now, before) if len(now) > len(before) else (before, now)
-        known = {Path(path).name for path in fewer}
+    pairs = zip_longest(before.items(), now.items(), fillvalue=("", ""))
+    for path in (new[0] or old[0] for old, new in pairs if old[1] != new[1]):
         raise InputError(
-            f"was not there when the run began, and is one of the files of {option} now; take it "
-            f"away, or {_CURE}"
-            if more is now
-            else f"was one of the files of {option} when the run began, and is not there now; put "
-            f"it back, or {_CURE}",
-            path=next((path for path in more if Path(path).name not in known), list(more)[-1]),
+            f"is not as it was when the run began, and is one of the files of {option}; put back "
+            f"what there was, or {_CURE}",
+            path=path,
         )
-    raise InputError(
-        f"has changed since the run began, and is one of the files of {option}; put it back as it "
-        f"was, or {_CURE}",
-        path=next(p for p, old in zip(now, before.values(), strict=True) if now[p] != old),
-    )
 
 
 class NameFile:
@@ -217,15 +196,12 @@ class NameFile:
     def read(self, recorded: Any) -> Vocabulary:
         """Return the names that belong to a checkpoint; `append` then goes on behind them.
 
-        Raises ValueError, TypeError: `append` cannot have returned what was recorded.
         Raises InputError: the file is missing, too short, or not as it was written.
         """
-        count, size, checksum = recorded
-        mark = Mark(whole(size, 0), checksum)
-        parts = NAMES.parts(self.path, mark=mark)
-        features = Vocabulary.of_parts([part.arrays for part in parts])
-        self._count, self._mark = whole(count, len(features), len(features)), mark
-        return features
+        self._count, *mark = recorded
+        self._mark = Mark(*mark)
+        parts = NAMES.parts(self.path, mark=self._mark)
+        return Vocabulary.of_parts([part.arrays for part in parts])
 
 
 class StepFile:
@@ -250,9 +226,6 @@ class StepFile:
 
         A power cut may leave a damaged one: to wait for the disk at each step would cost more than
         to take that one again.
-
-        Raises InputError: the file cannot be written, as on a full disk; the earlier steps are
-            still there.
         """
         if self._mark is None:
             return False
@@ -264,10 +237,7 @@ class StepFile:
         return True
 
     def redo(self, checkpoint: str, weights: Weights, run: Rounds) -> None:
-        """Take the steps since a checkpoint, of some checksum, again.
-
-        Raises InputError: the file is damaged.
-        """
+        """Take the steps since a checkpoint, of some checksum, again."""
         if not self.path.exists():
             return
         for step in STEPS.parts(self.path, checkpoint):

@@ -1,30 +1,32 @@
-"""What a run writes down while it goes on: TensorBoard events, metrics, sample translations."""
+"""What a run writes down while it goes on: TensorBoard events, metrics, translations, groups."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 
-from torchtune_smt.core.archive import well_formed
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int64, UInt8
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import atomic_writer, check_plain, open_own, writing
+from torchtune_smt.core.textio import atomic_writer, writing
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.features.templates import numbered_templates
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.runs.folder import METRICS
+from torchtune_smt.runs.folder import GROUPS, METRICS
 from torchtune_smt.runs.rounds import Callback, Progress, Rounds
 from torchtune_smt.tuners.base import Report
+from torchtune_smt.tuners.grouping.groups import save_groups
+from torchtune_smt.tuners.grouping.tuner import GroupingTuner
 from torchtune_smt.tuners.sentences import translate
 
 
@@ -65,24 +67,16 @@ class RunLog(Callback):
         with writing(events):
             self._writer = SummaryWriter(str(events), purge_step=purge)
         with writing(path):
-            handle = open_own(path, os.O_WRONLY | os.O_APPEND)
-            self._file = os.fdopen(handle, "a", encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
 
     @staticmethod
     def first_line(folder: Path) -> dict[str, float]:
-        """Return the first record of a run.
-
-        Raises InputError: there is none, or it is no record of numbers.
-        """
+        """Return the first record of a run; raise InputError if there is none."""
         path = folder / METRICS
         try:
-            with well_formed():
-                first: dict[str, float] = json.loads(_whole_lines(path)[0])
-                if not all(math.isfinite(value) for value in first.values()):
-                    raise ValueError
-        except (OSError, ValueError):
+            return dict(json.loads(_whole_lines(path)[0]))
+        except (OSError, ValueError, TypeError, IndexError):
             raise InputError("is missing or damaged; start the run anew", path=path) from None
-        return first
 
     def __enter__(self) -> Self:
         self._hook, threading.excepthook = threading.excepthook, self._in_thread
@@ -163,7 +157,6 @@ class RunLog(Callback):
 
 def _whole_lines(path: Path) -> list[str]:
     """Return the lines of a file; a last one that was cut off is left out."""
-    check_plain(path)
     lines = path.read_text("utf-8").splitlines(keepends=True)
     return [line for line in lines if line.endswith("\n")]
 
@@ -224,3 +217,93 @@ class SampleTranslations(Callback):
         """Record the translations after a round."""
         if report.kind == "round":
             self.record(run.progress.sentences)
+
+
+# Pictures of groups.
+
+WIDTH, HEIGHT = 800, 560
+# The corners of the plot within the picture.
+LEFT, TOP, RIGHT, BOTTOM = 90, 60, 770, 490
+
+_GREY, _LIGHT, _BLUE, _ORANGE = (70, 70, 70), (225, 225, 225), (31, 119, 180), (230, 110, 20)
+
+
+@dataclass(eq=False)
+class GroupRecords(Callback):
+    """Draws the groups of each iteration, and writes those of the weights that are kept.
+
+    log: has the pictures.
+    folder: of the run.
+    """
+
+    log: RunLog
+    folder: Path
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        """Record the weights and sizes of groups after an iteration."""
+        if report.kind != "round":
+            return
+        assert isinstance(run.tuner, GroupingTuner) and run.tuner.groups is not None
+        groups, step = run.tuner.groups, run.progress.sentences
+        packed = groups.pack(run.tuner.weights.parameter.detach().numpy())
+        weights, sizes = packed[groups.n_dense :], groups.sizes[groups.n_dense :]
+        if weights.size:
+            self.log.histogram("groups/weights", weights, step)
+            self.log.histogram("groups/log10_sizes", np.log10(sizes), step)
+        title = (
+            f"iteration {report.round}: {weights.size:,} groups of {sizes.sum():,} features, "
+            f"dev {run.shown(run.progress.last)}"
+        )
+        self.log.image("groups/picture", draw_groups(weights, sizes, title), step)
+        if report.kept:
+            save_groups(self.folder / GROUPS, groups, packed, run.tuner.weights.features)
+
+
+def draw_groups(weights: Float64, sizes: Int64, title: str) -> UInt8:
+    """Draw a point a group: its weight to the right, its number of features upwards.
+
+    The scale of weights is linear, that of sizes logarithmic. Positive weights are blue, negative
+    ones orange. It is drawn with Pillow, which TensorBoard needs for pictures anyhow.
+
+    weights, sizes (float64 [groups], int64 [groups]): those of the groups of sparse features; there
+        may be none.
+
+    Returns uint8 [height, width, 3]
+    """
+    image = Image.new("RGB", (WIDTH, HEIGHT), "white")
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(15)
+    draw.text((LEFT, 12), title, _GREY, font)
+    if weights.size == 0:
+        draw.text((WIDTH // 2, HEIGHT // 2), "no groups", _GREY, font, anchor="mm")
+        return np.asarray(image)
+    step = _nice(float(np.abs(weights).max()) / 3)
+    last = max(math.ceil(float(np.abs(weights).max()) / step), 1)
+    decades = max(math.ceil(math.log10(float(sizes.max()))), 1)
+    x = LEFT + (RIGHT - LEFT) * (weights / (last * step) / 2 + 0.5)
+    y = BOTTOM + (TOP - BOTTOM) * (np.log10(sizes) / decades)
+    for i in range(-last, last + 1):
+        place = LEFT + (RIGHT - LEFT) * (i + last) / (2 * last)
+        draw.line((place, TOP, place, BOTTOM), _GREY if i == 0 else _LIGHT)
+        draw.text((place, BOTTOM + 8), f"{i * step:.4g}", _GREY, font, anchor="mt")
+    within = (1, 2, 5) if decades < 3 else (1,)
+    for size in [m * 10**i for i in range(decades) for m in within] + [10**decades]:
+        place = BOTTOM + (TOP - BOTTOM) * math.log10(size) / decades
+        draw.line((LEFT, place, RIGHT, place), _LIGHT)
+        draw.text((LEFT - 8, place), f"{size:,}", _GREY, font, anchor="rm")
+    draw.rectangle((LEFT, TOP, RIGHT, BOTTOM), outline=_GREY)
+    draw.text((LEFT - 70, TOP - 22), "features in the group", _GREY, font)
+    middle = (LEFT + RIGHT) // 2
+    draw.text((middle, HEIGHT - 25), "weight of the group", _GREY, font, anchor="mm")
+    for px, py, weight in zip(x.tolist(), y.tolist(), weights.tolist(), strict=True):
+        colour = _BLUE if weight > 0 else _ORANGE if weight < 0 else _GREY
+        draw.ellipse((px - 3, py - 3, px + 3, py + 3), outline=colour, width=2)
+    return np.asarray(image)
+
+
+def _nice(value: float) -> float:
+    """Return the smallest of 1, 2, 5 times a power of ten that is not below a value."""
+    if not 0 < value < float("inf"):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= value * (1 - 1e-9))

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 
 from torchtune_smt.core.accepts import integer, one_of
-from torchtune_smt.core.archive import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.core.state import vector
 from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.tuners.base import Report, Tuner
@@ -53,18 +51,12 @@ class Progress:
     last: float = float("nan")
 
     def note_start(self, score: float, weights: torch.Tensor) -> None:
-        """Note the score of the weights before the first round: no worse ones are the best.
-
-        Raises ValueError: the score is not finite.
-        """
+        """Note the score of the weights before the first round: no worse ones are the best."""
         _check_score(score, "before the first round")
         self.best = Best(0, score, weights.detach().clone())
 
     def compare(self, score: float, weights: torch.Tensor) -> None:
-        """Note the score of the round under way, and its weights if they are the best so far.
-
-        Raises ValueError: the score is not finite.
-        """
+        """Note the score of the round under way, and its weights if they are the best so far."""
         _check_score(score, f"of round {self.round}")
         self.last = score
         self.stale += 1
@@ -88,27 +80,10 @@ class Progress:
         return {**vars(self), "best": found}
 
     @classmethod
-    def of_state(cls, state_dict: dict[str, Any], dtype: torch.dtype, dimension: int) -> Progress:
-        """Return what `state_dict` gave; raise ValueError if it cannot have.
-
-        dtype: of weights.
-        dimension: how many weights there are at most.
-        """
-        with well_formed():
-            best = state_dict["best"]
-            progress = cls(**{**state_dict, "best": None if best is None else Best(*best)})
-        number = whole(progress.round, 1)
-        for count in (progress.done, progress.sentences, progress.stale, progress.records):
-            whole(count, 0)
-        if type(progress.last) is not float:
-            raise ValueError(DAMAGED)
-        if progress.best is not None:
-            whole(progress.best.round, 0, number)
-            real(progress.best.score)
-            vector(progress.best.weights, dtype, dimension)
-        if progress.total is not None:
-            vector(progress.total, dtype, dimension)
-        return progress
+    def of_state(cls, state_dict: dict[str, Any]) -> Progress:
+        """Return what `state_dict` gave."""
+        best = state_dict["best"]
+        return cls(**{**state_dict, "best": None if best is None else Best(*best)})
 
 
 class Callback:
@@ -191,7 +166,7 @@ class Rounds:
 
         Raises InputError: there is nothing to learn from.
         Raises DivergenceError: a weight is not finite.
-        Raises ValueError: it was to end before where `progress` is.
+        Raises ValueError: a score is not finite, or it was to end before where `progress` is.
         """
         self.tuner.show = self._show
         try:
@@ -289,29 +264,15 @@ class Rounds:
         return {"progress": counts, "tuner": step}
 
     def redo(self, step_dict: dict[str, Any]) -> None:
-        """Take the step of which `step_dict` was given.
-
-        Raises ValueError: it cannot have been given, or not of this step.
-        """
+        """Take the step of which `step_dict` was given."""
+        self.tuner.redo(step_dict["tuner"])
         progress = self.progress
-        with well_formed():
-            counts, step = step_dict["progress"], step_dict["tuner"]
-            number, done, sentences, records = (whole(count, 0) for count in counts)
-        if (number, done) != (progress.round, progress.done + 1):
-            raise ValueError(DAMAGED)
-        self.tuner.redo(step)
-        progress.done, progress.sentences, progress.records = done, sentences, records
+        _, progress.done, progress.sentences, progress.records = step_dict["progress"]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave.
-
-        Raises ValueError: it cannot have given that.
-        """
-        weights = self.tuner.weights
-        with well_formed():
-            saved, state = state_dict["progress"], state_dict["tuner"]
-        progress = Progress.of_state(saved, weights.parameter.dtype, len(weights.features))
-        self.tuner.load_state_dict(state)
+        """Take over what `state_dict` gave."""
+        progress = Progress.of_state(state_dict["progress"])
+        self.tuner.load_state_dict(state_dict["tuner"])
         self.progress = progress
 
     def _show(self, what: str, done: int, total: int, unit: str) -> None:

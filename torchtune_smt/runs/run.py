@@ -19,7 +19,6 @@ from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.runs.checkpoint import Checkpoints, NameFile, load_checkpoint
 from torchtune_smt.runs.console import Console, contents, gained_nothing, summary
-from torchtune_smt.runs.files import named_files, read_files
 from torchtune_smt.runs.folder import (
     CHECKPOINT,
     COMPOUNDS,
@@ -32,11 +31,18 @@ from torchtune_smt.runs.folder import (
     is_finished,
     remove_lists,
 )
-from torchtune_smt.runs.group_records import GroupRecords
-from torchtune_smt.runs.log import RunLog, SampleTranslations
+from torchtune_smt.runs.log import GroupRecords, RunLog, SampleTranslations
 from torchtune_smt.runs.parts import Parts
 from torchtune_smt.runs.rounds import Callback, Rounds
-from torchtune_smt.runs.task import Task, evaluate_start, limits_of, open_task, score_of
+from torchtune_smt.runs.task import (
+    Task,
+    evaluate_start,
+    limits_of,
+    named_files,
+    open_task,
+    read_files,
+    score_of,
+)
 from torchtune_smt.runs.transcript import Transcript
 from torchtune_smt.runs.tuning import Tuning
 from torchtune_smt.runs.workers import serve_workers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import open_own, writing
+from torchtune_smt.core.textio import writing
 
 
 class Transcript:
@@ -31,18 +30,15 @@ class Transcript:
     def open(self, path: Path, *, append: bool) -> None:
         """Write to a file, first of all what has been printed so far."""
         with writing(path):
-            handle = open_own(path, os.O_WRONLY | (os.O_APPEND if append else os.O_TRUNC))
-            self._name, self._file = path, os.fdopen(handle, "w", buffering=1, encoding="utf-8")
+            self._name = path
+            self._file = path.open("a" if append else "w", buffering=1, encoding="utf-8")
             self._file.writelines(self._held)
         self._held.clear()
 
     def add(self, text: str) -> None:
         """Write what was printed; it is held back as long as there is no file.
 
-        Nothing is written once the run is over: others may have kept the streams, and print
-        later, as handlers of logs do, or what is called as the interpreter ends.
-
-        Raises InputError: the file cannot be written, as on a full disk.
+        Nothing is written once the run is over: others may have kept the streams, and print later.
         """
         if self._is_over:
             return
