@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from torchtune_smt.core.arrays import Float64, Int64, UInt8
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import atomic_writer, writing
+from torchtune_smt.core.textio import atomic_writer, check_plain, writing
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.features.templates import numbered_templates
@@ -60,14 +60,13 @@ class RunLog(Callback):
             purge = resumed.sentences + 1
         else:
             # Of a run that did not come as far as its first checkpoint.
-            path.unlink(missing_ok=True)
             shutil.rmtree(events, ignore_errors=True)
         self._path, self._events = path, events
         self._hook = threading.excepthook
         with writing(events):
             self._writer = SummaryWriter(str(events), purge_step=purge)
         with writing(path):
-            self._file = path.open("a", encoding="utf-8")
+            self._file = path.open("w" if resumed is None else "a", encoding="utf-8")
 
     @staticmethod
     def first_line(folder: Path) -> dict[str, float]:
@@ -157,6 +156,7 @@ class RunLog(Callback):
 
 def _whole_lines(path: Path) -> list[str]:
     """Return the lines of a file; a last one that was cut off is left out."""
+    check_plain(path)
     lines = path.read_text("utf-8").splitlines(keepends=True)
     return [line for line in lines if line.endswith("\n")]
 

@@ -102,11 +102,12 @@ def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> Non
             folders[:], files = [list(filter(ours, names)) for names in (folders, files)]
         for name in (*folders, *files):
             path = Path(where, name)
-            mode = path.lstat().st_mode
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            status = path.lstat()
+            plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+            if not plain and not stat.S_ISDIR(status.st_mode):
                 raise InputError(
-                    "is no plain file or folder, and a run's folder may hold no others; put what "
-                    "it leads to in its place, or remove it",
+                    "is no plain file or folder, and a run's folder may hold no others (nor files "
+                    "that have another name, too); put a copy in its place, or remove it",
                     path=path,
                 )
 
