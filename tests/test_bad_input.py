@@ -167,7 +167,7 @@ CASES: list[tuple[list[str], Changes, str]] = [
     (
         [*TUNE, "features=sparse"],
         {"grammar": f"{GRAMMAR}{RULE} rule_shape:T~T=5\n"},
-        f"grammar:4: {OWN} rule_shape:T~T, and the features of the template",
+        f"grammar:4: {OWN} rule_shape:T~T, and the decoder",
     ),
     (TRANSLATE, {"weights": "other 1\n"}, "weights: has no weight for any dense feature of this"),
     (

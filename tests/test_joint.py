@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import LexReordering, RuleId
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.models import load_model
-from torchtune_smt.models.joint import PooledModels
+from torchtune_smt.models.built import PooledModels
 
 Hypothesis = tuple[str, dict[str, float]]
 # A list for each sentence.
@@ -51,30 +53,24 @@ class Listed(Decoder):
                 weights = snapshot.read(self.features, self.features.lookup(list(row)))
                 scored.append((-float(weights @ list(row.values())), text, row))
             found.append([(text, row) for _, text, row in sorted(scored, key=lambda one: one[0])])
-        lists = KBestLists.of_strings(
-            [[text for text, _ in one] or ["none"] for one in found],
-            [[row for _, row in one] or [{}] for one in found],
+        return KBestLists.of_strings(
+            [[text for text, _ in one] for one in found],
+            [[row for _, row in one] for one in found],
             index=[source.index for source in sources],
             words=self.words,
             names=self.features,
         )
-        kept = [
-            h
-            for s, one in enumerate(found)
-            for h in range(lists.begin[s], lists.begin[s] + len(one))
-        ]
-        some = lists.chosen(np.array(kept, np.int64))
-        begin = np.cumsum([0, *map(len, found)])
-        return KBestLists(
-            index=lists.index, begin=begin, rows=some.rows, features=some.features,
-            token_begin=some.token_begin, tokens=some.tokens, words=some.words,
-        )  # fmt: skip
 
     def meet(self, sources: Sequence[Source]) -> None:
         for source in sources:
             for text, row in self.lists[source.index]:
                 self.features.intern(list(row))
                 self.words.intern(text.split())
+
+
+def joint_of(hiero: Lists, phrase: Lists) -> JointDecoder:
+    models: Any = SimpleNamespace(models={"hiero": None, "phrase": None})
+    return JointDecoder(models, lambda **_: Listed(hiero), lambda **_: Listed(phrase))
 
 
 def lists(random: Random, sentences: int, most: int) -> Lists:
@@ -107,10 +103,8 @@ def union(
             own.setdefault(text, row)
         rank = {text: [t for t, _ in order].index(text) + 1 for text in own}
         total = sum(1 / r for r in rank.values())
-        mass.update(
-            {text: 1 / r / total / sum(map(bool, parts.values())) for text, r in rank.items()}
-        )
-        ranked[name] = own, order[-1][1] if order else {}
+        mass.update({text: 1 / r / total / len(parts) for text, r in rank.items()})
+        ranked[name] = own, order[-1][1]
     of = {
         text: [tuple(w[i : i + n]) for n in range(1, 5) for i in range(len(w) - n + 1)]
         for text in mass
@@ -140,7 +134,7 @@ def decoded(
 def test_lists_are_the_union_of_both_scored_by_hand(seed: int) -> None:
     random = Random(seed)
     given = {name: lists(random, 3, 6) for name in ("hiero", "phrase")}
-    decoder = JointDecoder.of({name: Listed(own) for name, own in given.items()})
+    decoder = joint_of(**given)
     own = [f"{p}_{n}" for p in given for n in ("lm", "missing", *(f"t:{i}" for i in range(9)))]
     own += [f"Agreement_{n}" for n in range(1, 5)]
     weights = {name: random.uniform(-1, 1) for name in own}
@@ -159,31 +153,10 @@ def test_lists_are_the_union_of_both_scored_by_hand(seed: int) -> None:
     assert [kbest.text(0) for kbest in best] == [kbest.text(0) for kbest in found]
 
 
-def test_with_one_list_it_is_the_only_part() -> None:
-    """Its own features are the same for all, or have no weight."""
-    random = Random(7)
-    part = lists(random, 4, 6)
-    joint = JointDecoder.of({"hiero": Listed([[]] * 4), "phrase": Listed(part)})
-    weights = {"lm": 1.0, **{f"t:{i}": random.uniform(-1, 1) for i in range(9)}}
-    alone = decoded(Listed([list(dict(reversed(one)).items()) for one in part]), weights, 4)
-    named = {f"phrase_{name}": value for name, value in weights.items()} | {"hiero_missing": 0.5}
-    pooled = decoded(joint, named, 4)
-    for one, other in zip(alone, pooled, strict=True):
-        texts = dict.fromkeys(one.text(h) for h in range(len(one)))
-        assert [other.text(h) for h in range(len(other))] == list(texts)
-        assert (
-            joint.features.named(*other.row(0)).items()
-            >= {
-                f"phrase_{n}": v
-                for n, v in one.features.named(*one.row(0)).items()  # type: ignore[union-attr]
-            }.items()
-        )
-
-
 def test_what_both_have_is_preferred_where_agreement_has_a_weight() -> None:
     ours: Lists = [[("a b", {"lm": 1.0}), ("a d", {"lm": 0.9})]]
     theirs: Lists = [[("c d", {"lm": 1.0}), ("a d", {"lm": 0.9})]]
-    joint = JointDecoder.of({"hiero": Listed(ours), "phrase": Listed(theirs)})
+    joint = joint_of(ours, theirs)
     weights = {"hiero_lm": 1.0, "phrase_lm": 1.0}
     assert decoded(joint, weights, 1)[0].text(0) in ("a b", "c d")
     missing = {"hiero_missing": -1.0, "phrase_missing": -1.0}
@@ -195,10 +168,10 @@ def test_features_have_the_same_ids_whatever_the_weights() -> None:
     given = {name: lists(Random(3), 4, 5) for name in ("hiero", "phrase")}
     names = []
     for weight in (1.0, -1.0):
-        joint = JointDecoder.of({name: Listed(own) for name, own in given.items()})
+        joint = joint_of(**given)
         decoded(joint, {"hiero_t:1": weight, "phrase_t:2": weight}, 4)
         names.append(joint.features.names(range(len(joint.features))))
-    met = JointDecoder.of({name: Listed(own) for name, own in given.items()})
+    met = joint_of(**given)
     met.meet([Source(i) for i in range(4)])
     assert names[0] == names[1] == met.features.names(range(len(met.features)))
     fork = met.fork()

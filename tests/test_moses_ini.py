@@ -160,50 +160,39 @@ def test_names_are_those_of_the_lists_or_of_the_decoder(tmp_path):
 BAD_MODELS = [
     ("LM1= 0.5\n", "", 15, "LM1 has no weights"),
     ("LM1= 0.5", "LM1= 0.5 1", 23, "LM1 has 2 weights, and 1"),
-    ("LM1= 0.5", "LM1= x", 23, "'x' is no finite number"),
-    ("LM1= 0.5", "LM1= 0.5\nLM2= 0.5", 24, "no feature LM2"),
-    ("LM1= 0.5", "LM1= 0.5\nLM1= 0.5", 24, "LM1 has weights already"),
+    ("LM1= 0.5", "LM1= 0.5\nLM2= 0.5", 24, "no LM2"),
     ("0.1 0.2 0.3 0.4", "0.1", 20, "TranslationModel0 has 1 weights, and 4"),
     ("PhraseDictionaryMemory", "PhraseDictionaryCompact", 12, "PhraseDictionaryMemory"),
     ("Distortion\n", "Distortion\nGeneration\n", 15, "Generation is not supported"),
-    ("Distortion\n", "Distortion\nDistortion name=D\n", 15, "second Distortion"),
-    ("Distortion\n", "Distortion name=D\n", 14, "called Distortion0"),
+    ("Distortion\n", "Distortion\nDistortion\n", 15, "a second Distortion"),
+    ("Distortion\n", "Distortion name=D\n", 14, "another name than Distortion0"),
     ("Distortion\n", "Distortion\nLexicalReordering type=msd-forward-f\n", 15, "second reordering"),
-    ("Distortion\n", "Distortion\nSRILM\n", 16, "second language model"),
     ("Distortion\n", "Distortion x\n", 14, "'x' is no setting"),
-    ("KENLM", "Distortion", 15, "second Distortion"),
     ("type=wbe-msd-", "type=wbe-", 13, "reordering type"),
     ("=6 type", "=3 type", 13, "6 scores, and not num-features=3"),
-    ("name=LM1", "name=TranslationModel0", 15, "second feature is called TranslationModel0"),
-    ("path=table.gz", "path=table.gz path=b", 12, "path= stands here twice"),
-    ("name=LexicalReordering0", "name=LM0", 13, "LM0 itself"),
-    ("name=TranslationModel0", "name=WordPenalty0", 12, "WordPenalty0 itself"),
-    ("name=LM1", "name=Distortion0", 15, "Distortion0 itself"),
+    ("name=LM1", "name=TranslationModel0", 15, "another feature is called TranslationModel0"),
+    ("path=table.gz", "path=table.gz path=b", 12, "stands here twice"),
+    ("name=LexicalReordering0", "name=LM0", 13, "is called LM0"),
+    ("name=TranslationModel0", "name=WordPenalty0", 12, "is called WordPenalty0"),
     ("# A comment", "comment", 1, "stands before the first [section]"),
-    ("[stack]", "[weight]", 24, "second [weight] (the first is in line 16)"),
     ("[stack]", "[feature]", 24, "second [feature] (the first is in line 8)"),
-    ("[stack]", "[distortion-limit]", 24, "second [distortion-limit]"),
-    ("[distortion-limit]\n6", "[distortion-limit]", 6, "is empty"),
-    ("[distortion-limit]\n6", "[distortion-limit]\n6\n7", 8, "second value"),
+    ("[distortion-limit]\n6", "[distortion-limit]", 6, "has 0 values"),
+    ("[distortion-limit]\n6", "[distortion-limit]\n6\n7", 8, "has 2 values"),
     ("[distortion-limit]\n6", "[distortion-limit]\nsix", 7, "'six' is no whole number"),
-    ("[stack]\n200", "[weight-file]", 24, "is empty"),
-    ("[stack]\n200", "[weight-file]\na\nb", 26, "second value"),
     ("[input-factors]\n0", "[input-factors]\n0\n1", 4, "only factor 0"),
-    ("\n6\n", "\n-2\n", 7, "distortion-limit must be 0 or more, or -1 for none, not -2"),
-    ("-limit=30", "-limit=-1", 12, "table-limit must be 1 or more, or 0 for none, not -1"),
+    ("\n6\n", "\n-2\n", 7, "distortion-limit must be -1 or more, not -2"),
+    ("-limit=30", "-limit=-1", 12, "table-limit must be 0 or more, not -1"),
     ("\n200\n", "\n0\n", 25, "stack must be 1 or more, not 0"),
 ]
 BAD_WEIGHTS = [
-    ("-0.5", "x", 15, "'x' is no finite number"),
-    ("-0.5", "nan", 15, "'nan' is no finite number"),
-    ("TargetLM = 0.5", "TargetLM =", 17, "no weights"),
-    ("TargetLM = 0.5", "TargetLM 0.5", 17, "no weights"),
-    ("TargetLM = 0.5", "= 0.5", 17, "no name"),
+    ("-0.5", "nan", 15, "no name with weights that are finite numbers"),
+    ("TargetLM = 0.5", "TargetLM 0.5", 17, "no name with weights"),
+    ("TargetLM = 0.5", "= 0.5", 17, "no name with weights"),
     ("OSM=", "LM_big=", 19, "LM_big has weights already"),
     ("WT_auf~on", "OSM_4", 20, "OSM_4 has a weight already, in line 19"),
     ("WT_auf~on", "WT_das~the", 20, "WT_das~the has a weight in {folder}/sparse as well"),
     ("\nsparse", "\nother", 22, "no file {folder}/other"),
-    ("\nsparse", "", 21, "[weight-file] is empty"),
+    ("\nsparse", "", 21, "[weight-file] has 0 values"),
     ("[weight-file]", "[weight]", 21, "second [weight] (the first is in line 13)"),
     (OTHER.partition("[weight]")[2], "\n# none\n", 13, "has no weights"),
     (OTHER[OTHER.index("[weight]") :], "", None, "has no weights"),
@@ -224,17 +213,10 @@ def test_bad_lines(tmp_path, text, old, new, line, message):
 
 
 def test_weights_in_a_file_of_their_own(tmp_path):
-    path = write_ini(tmp_path)
-    (tmp_path / "sparse").write_text("WT_das~the 1\nWT_die~the x\n")
-    with pytest.raises(InputError, match=r"sparse:2: has a value that is no finite number"):
-        read_any_weights(path)
     path = write_ini(tmp_path, INI + "[weight-file]\nsparse\n")
     (tmp_path / "sparse").write_text("rule_id:ein~a 0.25\n")
     expected = {**read_moses_ini(path).weights, "rule_id:ein~a": 0.25}
     assert named(path, phrase_decoder=True) == expected
-    (tmp_path / "sparse").write_text("LM0_0 1\n")
-    with pytest.raises(InputError, match=r"moses.ini:23: LM0_0 has a weight in .*sparse as well"):
-        read_any_weights(path, phrase_decoder=True)
 
 
 # The model that it names
@@ -264,7 +246,7 @@ def test_the_model_of_a_moses_ini(files):
     with pytest.raises(ValueError, match="scores how phrases are reordered"):
         HieroDecoder(model)
     written(files / "lm.arpa", "mmap lm http://kheafield.com/code format version 5\n")
-    with pytest.raises(InputError, match="is a binary language model"):
+    with pytest.raises(InputError, match="is a binary of KenLM"):
         MosesModel(str(ini)).open(no_bitext)
 
 

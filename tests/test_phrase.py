@@ -238,7 +238,7 @@ def test_templates_that_ask_for_what_is_not_there(template, message):
 
 def test_models_of_the_other_decoder():
     table = to_table(PHRASES, None)
-    with pytest.raises(ValueError, match="which this decoder does not tell; take decoder=phrase"):
+    with pytest.raises(ValueError, match="are of the order of phrases; take decoder=phrase"):
         HieroDecoder(Model(table, LM), templates=[LexReordering()])
     table.gaps = True
     with pytest.raises(ValueError, match="this grammar has gaps; take model=phrase"):

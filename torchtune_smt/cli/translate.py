@@ -25,8 +25,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import check_written
 from torchtune_smt.data.bitext import ON_ERROR, source_batches
 from torchtune_smt.data.preprocess import Detokenizer
-from torchtune_smt.decoders.base import lists_of
-from torchtune_smt.decoders.uncovered import Uncovered
+from torchtune_smt.decoders.base import Uncovered, lists_of
 from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.kbest.writers import nbest_lines
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -78,13 +79,9 @@ class Decoder(Checked, ABC):
     def decode_all(
         self, sources: Sequence[Source], snapshot: Snapshot, size: int
     ) -> Iterator[KBestLists]:
-        """Yield the lists of many sentences, `size` sentences at a time.
-
-        Weights stay as they are until all lists have come.
-        """
+        """Yield the lists of `size` sentences at a time; weights stay as they are meanwhile."""
         for begin in range(0, len(sources), size):
-            some = sources[begin : begin + size]
-            yield lists_of(self, some, snapshot)
+            yield lists_of(self, sources[begin : begin + size], snapshot)
 
     def meet(self, sources: Sequence[Source]) -> None:
         """Give ids to those features and words that have none, as decoding these sentences does.
@@ -130,15 +127,10 @@ class Decoder(Checked, ABC):
         dense = np.arange(len(self.dense_names))
         if dense.size == 0 or weights.read(self.features, dense).any():
             return
-        names = ", ".join(self.dense_names)
-        if path is None:
-            raise InputError(
-                f"init.values has none of this model's dense features ({names}); give init=file "
-                "init.file=WEIGHTS"
-            )
+        start = "init.values has" if path is None else "has"
         raise InputError(
-            f"has no weight for any of this model's dense features ({names}); is it the weights "
-            "file of another model?",
+            f"{start} no weight for any of this model's dense features "
+            f"({', '.join(self.dense_names)}); give init=file init.file=WEIGHTS, of this model",
             path=path,
         )
 
@@ -176,17 +168,11 @@ class Decoder(Checked, ABC):
         return []
 
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation | None:
-        """Return how the best translation of a sentence came about; None: this decoder cannot say.
-
-        It is the first of `decode`'s list.
-        """
+        """Return how the first of `decode`'s list came about; None: this decoder cannot say."""
         return None
 
     def fork(self) -> Self:
-        """Return a decoder like this one, whose vocabulary of features grows on its own.
-
-        What is decoded with it has no influence on the ids of features here.
-        """
+        """Return a decoder like this one, whose vocabulary of features grows on its own."""
         other = copy(self)
         other.features = self.features.copy()
         return other
@@ -209,41 +195,22 @@ def lists_of(
     """
     length = {} if k is None else {"k": k}
     lists = decoder.decode(sources, snapshot, **length)
-
-    def refuse(what: str) -> NoReturn:
-        raise InputError(f"the decoder {type(decoder).__name__} must return {what}")
-
     if not isinstance(lists, KBestLists):
-        refuse(f"KBestLists, and returned {described(lists)}")
-    wanted = [source.index for source in sources]
-    if lists.index.tolist() != wanted:
-        refuse(
+        wrong = f"KBestLists, and returned {described(lists)}"
+    elif (there := lists.index.tolist()) != (wanted := [source.index for source in sources]):
+        wrong = (
             f"a list for each sentence in the order given, with its index: asked for {len(wanted)} "
-            f"({_some(wanted)}), it returned {len(lists)} ({_some(lists.index.tolist())})"
+            f"{wanted[:5]}, it returned {len(there)} {there[:5]}"
         )
-    sizes = np.diff(lists.begin)
-    if (empty := np.flatnonzero(sizes == 0)).size:
-        refuse(
-            "a hypothesis for each sentence, one without words if there is none: the list of "
-            f"{_some(lists.index[empty].tolist())} is empty"
-        )
-    if k is not None and (longest := int(sizes.max(initial=0))) > k:
-        refuse(f"no more than k hypotheses for each sentence: asked for {k}, it returned {longest}")
-    if lists.features is None:
-        refuse(
-            "lists that say what their features are called: make them with features=self.features"
-        )
-    if lists.words is not None and lists.words is not decoder.words:
-        refuse(
-            "no vocabulary of words of the lists' own, as references are looked up in the "
-            "decoder's: make the lists with words=self.words"
-        )
-    return lists
-
-
-def _some(numbers: Sequence[int]) -> str:
-    """Return the first numbers."""
-    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+    elif not all(0 < size <= (k or size) for size in np.diff(lists.begin).tolist()):
+        wrong = "a hypothesis for each sentence, one without words if there is none, and no more "
+        wrong += "than k"
+    elif lists.features is None or not (lists.words is None or lists.words is decoder.words):
+        wrong = "lists with features=self.features and words=self.words, which others look names "
+        wrong += "up in"
+    else:
+        return lists
+    raise InputError(f"the decoder {type(decoder).__name__} must return {wrong}")
 
 
 def features_in_use(
@@ -269,3 +236,37 @@ def checked_decoder(kind: Callable[..., Any]) -> type[Decoder]:
     if not inspect.isclass(kind) or not issubclass(kind, Decoder):
         raise InputError(f"decoder: {kind.__name__} is no torchtune_smt.Decoder; is it meant here?")
     return kind
+
+
+# Characters of a line, in which the most frequent words are named.
+_WIDTH = 68
+
+
+class Uncovered:
+    """Counts the words of sentences that a decoder cannot translate."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._counts: Counter[str] = Counter()
+        self._words = 0
+
+    def add(self, sources: Iterable[Source]) -> None:
+        """Count those of some sentences."""
+        for source in sources:
+            self._words += len(source.words)
+            self._counts.update(self._decoder.uncovered(source))
+
+    def text(self, unknown: str | None) -> str | None:
+        """Return a line for the log, with the fate of such words; None if every word is covered."""
+        counts = self._counts
+        if not counts:
+            return None
+        fate = {"keep": "unknown, and copied", "drop": "unknown, and dropped"}
+        line = f"{counts.total():,} of {self._words:,} words are "
+        line += f"{fate.get(unknown or '', 'in no rule')}: "
+        shown: list[str] = []
+        for word, _ in counts.most_common():
+            if len(line) + len(", ".join([*shown, word])) > _WIDTH:
+                break
+            shown.append(word)
+        return line + ", ".join(shown) + (", ..." if len(shown) < len(counts) else "")

@@ -41,21 +41,14 @@ from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.models.base import Model
 
 
-class OutOfTimeError(Exception):
-    """A search was stopped."""
-
-
 @contextmanager
 def deadline(seconds: float | None) -> Iterator[UInt8]:
-    """Give a search, which has to look at it, what says that it is to stop (uint8 [1]).
-
-    That is after `seconds`; never by default, or if they are years (`threading.TIMEOUT_MAX`).
-    """
+    """Give a search what says that it is to stop (uint8 [1]): after `seconds`; None: never."""
     stop = np.zeros(1, np.uint8)
     if seconds is None:
         yield stop
         return
-    # Kernels do not hold the GIL, so the timer's thread can run.
+    # Kernels do not hold the GIL, so the timer's thread can run. It waits for years at most.
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop.fill, [1])
     timer.daemon = True
     timer.start()
@@ -67,13 +60,6 @@ def deadline(seconds: float | None) -> Iterator[UInt8]:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-FoundList = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
-"""Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and
-``score``."""
-
-# Words of a sentence that a message has, at most.
-_SHOWN: Final = 6
-
 Counts = tuple[float, float, float, float]
 
 LIMIT: Final = integer(1, NO_LIMIT)
@@ -103,29 +89,21 @@ class SentenceRules(NamedTuple):
 # Sentences that are remembered to have come once, at most: some bytes each.
 MOST_MET: Final = 1 << 18
 
-_Key = tuple[int, int, tuple[str, ...]]
 Prepared = tuple[SentenceRules, Targets, Any]
 
 
 class KeptSentences:
-    """What was prepared of sentences, as far as there is room.
+    """What was prepared of sentences, as far as there is room (in bytes); for several threads.
 
     A sentence is kept from its second time on: one that is decoded once takes no room, and those
     that come back soonest are kept first (dev in each iteration of a batch tuner, training
-    sentences in each of a grouping one, which has many of those). What is kept stays. May be used
-    by several threads.
-
-    room: in bytes.
-
-    As attributes:
-    nbytes: of the arrays that are kept.
+    sentences in each of a grouping one, which has many of those). What is kept stays.
     """
 
     def __init__(self, room: float) -> None:
-        self.nbytes = 0
-        self._room = room
+        self.nbytes, self.room = 0, room
         self._met: set[int] = set()
-        self._kept: dict[_Key, Prepared] = {}
+        self._kept: dict[tuple[int, int, tuple[str, ...]], Prepared] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -147,7 +125,7 @@ class KeptSentences:
                 self._met.add(met)
                 return
             size = nbytes(item)
-            if key not in self._kept and self.nbytes + size <= self._room:
+            if key not in self._kept and self.nbytes + size <= self.room:
                 self._kept[key] = item
                 self.nbytes += size
 
@@ -159,15 +137,12 @@ def nbytes(item: Any) -> int:
     return sum(map(nbytes, item)) if isinstance(item, tuple) else 0
 
 
-def _key(source: Source) -> _Key:
+def _key(source: Source) -> tuple[int, int, tuple[str, ...]]:
     return source.index, source.train_index, tuple(source.words)
 
 
 class Weighed(NamedTuple):
-    """A sentence to be decoded under some weights; `sparse_weight` are those of its features.
-
-    targets, options: what `GrammarDecoder._prepare` has made of its rules.
-    """
+    """What `GrammarDecoder._prepare` makes of a sentence, and the weights of its features."""
 
     rules: SentenceRules
     targets: Targets
@@ -183,12 +158,8 @@ class Found(NamedTuple):
     span: Int32
     derivations: Derivations
 
-    def best(self) -> int:
-        """Return the best derivation of the goal."""
-        return self.ranked(self.chart.goal, 0)
-
     def ranked(self, item: int, rank: int) -> int:
-        """Return the derivation of an item that has this rank."""
+        """Return an item's derivation of a rank."""
         return int(self.derivations.pool[self.derivations.item[item, FIRST] + rank])
 
     def child(self, d: int, number: int) -> int:
@@ -221,17 +192,16 @@ class GrammarDecoder(Decoder):
     seconds: a sentence whose search takes longer is an error; by default none is.
     keep_mb: memory, in MB, for what of a sentence does not depend on weights: one that is decoded
         again and again, as in tuning, then takes less time. The result does not depend on it.
-    limits: more limits, such as k, the length of the lists; all are attributes.
+    options: these, k (the length of the lists) and more limits; all are attributes.
 
     Of the class:
     own: its dense features, which stand behind those of the grammar, and which that has none of:
         what they count for each rule, each word, each word that the language model does not know,
         and each rule that copies a word.
 
-    Raises ValueError: a limit is below 1 or absurdly large, `keep_mb` is below 0, `unknown` is
-        neither, or a template needs what is not there (`RuleFeatures`).
+    Raises ValueError: an option is out of its range, or a template needs what is not there.
     Raises InputError: the grammar has a feature with the name of one of the decoder's, or such as a
-        template's have; file and line are named where a file names it.
+        template's have.
     """
 
     accepts = accepting(
@@ -247,6 +217,9 @@ class GrammarDecoder(Decoder):
     max_words: int
     pop_limit: int
     table_limit: int = NO_LIMIT
+    unique: bool
+    unknown: str
+    seconds: float | None
     _columns: Columns
 
     def __init__(
@@ -254,29 +227,20 @@ class GrammarDecoder(Decoder):
         model: Model,
         longest: int,
         templates: Sequence[RuleTemplate],
-        *,
         orientations: Sequence[str] = (),
-        max_words: int,
-        unique: bool,
-        unknown: str,
+        *,
         threads: int,
-        seconds: float | None,
         keep_mb: float,
-        **limits: int,
+        **options: Any,
     ) -> None:
-        limits |= {"max_words": max_words, "threads": threads}
-        given = {"seconds": seconds, "keep_mb": keep_mb, "unknown": unknown}
-        check_arguments(type(self), given | limits)
-        for name, limit in limits.items():
-            setattr(self, name, limit)
+        check_arguments(type(self), options | {"threads": threads, "keep_mb": keep_mb})
+        for name, value in options.items():
+            setattr(self, name, value)
         self.grammar = model.grammar
         self.models = [model.language_model, *model.folds]
         self._classes = model.classes
         self.templates = list(templates)
         self._template_names = frozenset(template.name for template in self.templates)
-        self.unique = unique
-        self.unknown = unknown
-        self.seconds = seconds
         self.words = self.grammar.target_words
         _check_names(self.grammar, self.own, self._template_names)
         self.dense_names = [*self.grammar.dense_names, *self.own]
@@ -293,17 +257,14 @@ class GrammarDecoder(Decoder):
         # The sentences decoded last, with the symbols of all rules that match each.
         self._last: list[tuple[Source, Int32]] = []
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._keep_mb = keep_mb
-        self._kept = self._new_kept()
+        self._kept = KeptSentences(1e6 * keep_mb)
 
     def _options(self, rules: SentenceRules, targets: Targets) -> Any:
         """Return what a search needs besides, and does not depend on weights; runs in threads."""
         return None
 
     @abstractmethod
-    def _graph(
-        self, sentence: Weighed, scored: Rules, lm_weight: float, stop: UInt8
-    ) -> tuple[Chart, Int32]:
+    def _graph(self, sentence: Weighed, scored: Rules, stop: UInt8) -> tuple[Chart, Int32]:
         """Return the hypergraph of a sentence, and where its phrases stand; runs in threads.
 
         It has no goal if `stop` (see `deadline`) was set in the middle of the search.
@@ -314,10 +275,7 @@ class GrammarDecoder(Decoder):
         """Return the parts of the best translation, as they are glued together."""
 
     def _prepare(self, rules: SentenceRules) -> Prepared:
-        """Return what of a sentence does not depend on weights; runs in threads.
-
-        Of its rules, that is without what was needed for the others alone.
-        """
+        """Return what of a sentence does not depend on weights; runs in threads."""
         behind = int(self.phrases or 0)
         targets = lay_out(
             self.grammar.target_begin,
@@ -338,10 +296,7 @@ class GrammarDecoder(Decoder):
         return rules._replace(grammar=grammar, lm_words=np.empty(0, np.int32)), targets, options
 
     def _search(self, sentence: Weighed, k: int, stop: UInt8) -> Found:
-        """Decode one sentence; runs in threads, and changes nothing that they share.
-
-        Raises OutOfTimeError: `stop` was set in the middle of the search.
-        """
+        """Decode one sentence; runs in threads. Raises TimeoutError: `stop` was set meanwhile."""
         columns, rules = self._columns, sentence.rules
         lm_weight = float(sentence.dense_weight[columns.language_model])
         lm_weight *= columns.language_model_unit
@@ -357,14 +312,14 @@ class GrammarDecoder(Decoder):
             lm_weight,
             self.table_limit,
         )
-        chart, span = self._graph(sentence, scored, lm_weight, stop)
+        chart, span = self._graph(sentence, scored, stop)
         if chart.goal < 0:
-            raise OutOfTimeError
+            raise TimeoutError
         return Found(chart, span, best_derivations(chart, sentence.targets, k, self.unique))
 
     @classmethod
     def longest_source(cls, options: Mapping[str, Any]) -> int | None:
-        """Return the option ``max_words``, if it is given; see `Decoder.longest_source`."""
+        """Return the option ``max_words``, if it is given."""
         return options.get("max_words")
 
     def has_feature(self, name: str) -> bool:
@@ -374,16 +329,12 @@ class GrammarDecoder(Decoder):
     def decode(
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
     ) -> KBestLists:
-        """Return the k-best list of each sentence (see `Decoder.decode`).
+        """Return the k-best list of each sentence (see `Decoder.decode`), which is never empty.
 
-        Every sentence gets a translation.
-
-        Raises ValueError: `k` is below 1, or a sentence is too long; InputError: the search for the
-        translations of a sentence took more than `seconds`, or needs more memory than there is.
+        Raises ValueError: a sentence is too long; InputError: the search for the translations of a
+        sentence took more than `seconds`, or needs more memory than there is.
         """
         size = self.k if k is None else k
-        if size < 1:
-            raise ValueError(f"k must be at least 1, not {size}")
         for source in sources:
             if len(source.words) > self.max_words:
                 raise ValueError(
@@ -395,56 +346,42 @@ class GrammarDecoder(Decoder):
         self._last = list(zip(sources, symbols, strict=True))
         dense, sparse = self._weights_of(sentences, snapshot)
 
-        def translate(s: int) -> FoundList:
-            with deadline(self.seconds) as stop:
-                try:
-                    one = Weighed(*self._prepared(sources[s], sentences[s]), sparse[s], dense)
-                    return read_off(
+        def translate(s: int) -> KBest:
+            source, rules = sources[s], sentences[s]
+            try:
+                with deadline(self.seconds) as stop:
+                    one = Weighed(*self._prepared(source, rules), sparse[s], dense)
+                    token_begin, tokens, row_begin, feature, value, score = read_off(
                         *self._search(one, size, stop),
                         one.rules.words.size,
                         one.targets,
                         one.rules.sparse,
                         self._columns,
                     )
-                except OutOfTimeError:
-                    raise self._failed(
-                        sources[s],
-                        f"its search took more than {self.seconds:g} s (decoder.seconds); give "
-                        "more, lower decoder.pop_limit, or split the sentence",
-                    ) from None
-                except MemoryError:
-                    raise self._failed(
-                        sources[s],
-                        "its search needs more memory than there is; lower decoder.pop_limit "
-                        f"({self.pop_limit:,}), or split the sentence",
-                    ) from None
+            except (TimeoutError, MemoryError) as error:
+                cure = f"lower decoder.pop_limit ({self.pop_limit:,}), or split the sentence"
+                if isinstance(error, TimeoutError):
+                    what = f"took more than {self.seconds:g} s (decoder.seconds); give more, {cure}"
+                else:
+                    what = f"needs more memory than there is; {cure}"
+                raise InputError(
+                    f"sentence {source.index} (counted from 0), of {len(source.words)} words, "
+                    f"the first ones {' '.join(source.words[:6])!r}: its search {what}"
+                ) from None
+            return KBest(
+                index=rules.number,
+                rows=Rows(row_begin, feature, value),
+                features=self.features,
+                score=score,
+                token_begin=token_begin,
+                tokens=tokens,
+                words=self.words,
+            )
 
         # The longest first: at the end no thread waits long for another one.
         order = sorted(range(len(sources)), key=lambda s: -len(sources[s].words))
         found = dict(zip(order, self._in_threads(translate, order), strict=True))
-        lists = []
-        for s, rules in enumerate(sentences):
-            token_begin, tokens, row_begin, feature, value, score = found[s]
-            lists.append(
-                KBest(
-                    index=rules.number,
-                    rows=Rows(row_begin, feature, value),
-                    features=self.features,
-                    score=score,
-                    token_begin=token_begin,
-                    tokens=tokens,
-                    words=self.words,
-                )
-            )
-        return KBestLists.of(lists)
-
-    def _failed(self, source: Source, message: str) -> InputError:
-        """Return what is said of a sentence that was not decoded."""
-        begin = " ".join(source.words[:_SHOWN]) + (" ..." if len(source.words) > _SHOWN else "")
-        return InputError(
-            f"sentence {source.index} (counted from 0), of {len(source.words)} words, {begin!r}: "
-            f"{message}"
-        )
+        return KBestLists.of([found[s] for s in range(len(sources))])
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64:
         """Return the sparse features of all rules that match some sentences."""
@@ -460,15 +397,19 @@ class GrammarDecoder(Decoder):
         return np.flatnonzero(met)
 
     def uncovered(self, source: Source) -> list[str]:
-        """Return the words of a sentence that stand in no rule that can match it.
-
-        Its rules are not looked for again if it has just been decoded.
-        """
+        """Return the words of a sentence that stand in no rule that can match it."""
+        # Its rules are not looked for again if it has just been decoded.
         symbols = next((symbols for decoded, symbols in self._last if decoded is source), None)
         if symbols is None:
             symbols = self._grammar_of(source).child_symbol
-        uncovered = _uncovered(self.grammar.source_words.lookup(source.words), symbols)
+        uncovered = self._uncovered(source, symbols)
         return [source.words[i] for i in np.flatnonzero(uncovered).tolist()]
+
+    def _uncovered(self, source: Source, symbols: Int32) -> Bool:
+        """Return which words of a sentence are not among the symbols of rules that match it."""
+        # Every edge of its grammar's trie leads to a rule; -1 is the gap there.
+        words = self.grammar.source_words.lookup(source.words)
+        return (words < 0) | ~np.isin(words, symbols)
 
     def _weights_of(
         self, sentences: Sequence[SentenceRules], snapshot: Snapshot
@@ -504,7 +445,7 @@ class GrammarDecoder(Decoder):
         other = super().fork()
         other._rule_features = self._new_rule_features(other.features)
         # Ids of features are other ones there.
-        other._kept = self._new_kept()
+        other._kept = KeptSentences(self._kept.room)
         return other
 
     def sibling(self) -> Self:
@@ -517,9 +458,6 @@ class GrammarDecoder(Decoder):
         return RuleFeatures(
             self.grammar, self.templates, features, self._orientations, self._classes
         )
-
-    def _new_kept(self) -> KeptSentences:
-        return KeptSentences(1e6 * self._keep_mb)
 
     def _grammar_of(self, source: Source) -> SentenceGrammar:
         """Return the rules that can match a sentence."""
@@ -552,9 +490,7 @@ class GrammarDecoder(Decoder):
 
     def _dropped(self, source: Source, grammar: SentenceGrammar) -> Bool | None:
         """Return which words of a sentence are translated as nothing; None if none ever is."""
-        if self.unknown != "drop":
-            return None
-        return _uncovered(self.grammar.source_words.lookup(source.words), grammar.child_symbol)
+        return self._uncovered(source, grammar.child_symbol) if self.unknown == "drop" else None
 
     def _sparse_of(
         self, source: Source, grammar: SentenceGrammar, dropped: Bool | None
@@ -607,23 +543,13 @@ def _check_names(
 ) -> None:
     """Refuse a grammar that has a feature of the decoder's: one name has one weight."""
     for name in grammar.dense_names:
-        template, _, rest = name.partition(":")
-        if name in own_names:
-            whose = f"the decoder counts one of this name itself ({', '.join(own_names)})"
-        elif rest and template in template_names:
-            whose = f"the features of the template {template} have such names"
-        else:
-            continue
-        path, line = grammar.feature_places.get(name, (None, None))
-        raise InputError(
-            f"the grammar has a feature {name}, and {whose}; leave it out of the grammar, or give "
-            "it another name",
-            path=path,
-            line=line,
-        )
-
-
-def _uncovered(words: Int32, symbols: Int32) -> Bool:
-    """Return which words (ids, -1 where unknown) are in no rule of a sentence's grammar."""
-    # Every edge of its trie leads to a rule; -1 is the gap there.
-    return (words < 0) | ~np.isin(words, symbols)
+        template, colon, _ = name.partition(":")
+        if name in own_names or (colon and template in template_names):
+            path, line = grammar.feature_places.get(name, (None, None))
+            raise InputError(
+                f"the grammar has a feature {name}, and the decoder counts one of this name "
+                f"itself ({', '.join([*own_names, *sorted(template_names)])}); leave it out of the "
+                "grammar, or give it another name",
+                path=path,
+                line=line,
+            )

@@ -38,10 +38,9 @@ class HieroDecoder(GrammarDecoder):
     k: length of the k-best lists.
     pop_limit: combinations tried in a cell of the chart.
     max_span: source words that an X may cover; longer spans are glued.
-    model, templates, max_words, unique, unknown, threads, seconds, keep_mb: see `GrammarDecoder`.
+    others: see `GrammarDecoder`.
 
-    Raises ValueError: a limit is below 1, or the grammar has scores of reordering, which this
-        decoder has not.
+    Raises ValueError: a limit is below 1, or the grammar has scores of reordering.
     """
 
     phrases = False
@@ -55,7 +54,6 @@ class HieroDecoder(GrammarDecoder):
     accepts = accepting(max_span=LIMIT)
 
     max_span: int
-    pop_limit: int
 
     def __init__(
         self,
@@ -73,10 +71,7 @@ class HieroDecoder(GrammarDecoder):
         keep_mb: float = 0,
     ) -> None:
         if model.grammar.reordering is not None:
-            raise ValueError(
-                "this model scores how phrases are reordered, which a hierarchical decoder cannot "
-                "use; take decoder=phrase"
-            )
+            raise ValueError("this model scores how phrases are reordered; take decoder=phrase")
         super().__init__(
             model,
             max_span,
@@ -108,7 +103,7 @@ class HieroDecoder(GrammarDecoder):
             return Derivation(*self._sides(rule, rules, source), begin, end, tuple(parts))
 
         # A sentence without words has no part.
-        d, glued = found.child(found.best(), 0), []
+        d, glued = found.child(found.ranked(found.chart.goal, 0), 0), []
         while d >= 0:
             first = found.rule(d) == GLUE_FIRST
             glued.append(found.child(d, 0 if first else 1))
@@ -118,9 +113,7 @@ class HieroDecoder(GrammarDecoder):
             parts.append(tree(one, parts[-1].end if parts else 0))
         return parts
 
-    def _graph(
-        self, sentence: Weighed, scored: Rules, lm_weight: float, stop: UInt8
-    ) -> tuple[Chart, Int32]:
+    def _graph(self, sentence: Weighed, scored: Rules, stop: UInt8) -> tuple[Chart, Int32]:
         # Every sentence gets a translation: words that no rule covers are passed through, and
         # whatever does not parse is glued.
         model = self.models[sentence.rules.model]
@@ -134,7 +127,6 @@ class HieroDecoder(GrammarDecoder):
             sentence.targets,
             self.max_span,
             self.pop_limit,
-            lm_weight,
             float(sentence.dense_weight[self._columns.glue]),
             stop,
         )

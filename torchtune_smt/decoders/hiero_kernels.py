@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt8
+from torchtune_smt.core.arrays import Float64, Int32, Records, UInt8
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.core.sequences_kernels import longer
 from torchtune_smt.decoders.search_kernels import (
@@ -29,7 +29,6 @@ from torchtune_smt.decoders.search_kernels import (
     heap_pop,
     new_chart,
     new_queue,
-    new_slots,
     push,
 )
 from torchtune_smt.decoders.target_kernels import Targets
@@ -116,13 +115,11 @@ def _prune_cell(
     begin_state: int,
     rules: Rules,
     targets: Targets,
-    lm_weight: float,
     glue_weight: float,
     pop_limit: int,
     cube: Int32,
     cubes: int,
     queue: Queue,
-    slots: Int64,
     stamp: int,
     ranked: Int32,
     chart: Chart,
@@ -136,10 +133,10 @@ def _prune_cell(
     (r, a, 0) by a + 1, and every one by b + 1. With it stands where the last gap of its target
     side is, -1 in the glue grammar, and the string before that.
     """
-    order, rule_state, rule_score = rules.order, rules.state, rules.score
+    order, rule_state, rule_score, lm_weight = rules
     target_begin, target = targets.begin, targets.target_lm
     item, best, cand, cand_score = chart.item, chart.best, queue.cand, queue.score
-    cands, heap, pops, parent = 0, 0, -1, -1
+    slots, cands, heap, pops, parent = queue.slots, 0, 0, -1, -1
     mask = np.uint64(slots.shape[0] - 1)
     while True:
         # The first round queues the corners of all cubes, the others successors.
@@ -268,7 +265,6 @@ def fill_chart(
     targets: Targets,
     max_span: int,
     pop_limit: int,
-    lm_weight: float,
     glue_weight: float,
     stop: UInt8,
 ) -> Chart:
@@ -296,7 +292,7 @@ def fill_chart(
     s_cell = np.zeros((n + 1, 2), np.int32)
     dot = np.empty((256, 4), np.int32)
     cube = np.empty((256, 6), np.int32)
-    queue, slots, stamp, lm = new_queue(1024, 11, 4), new_slots(pop_limit), 0, asked(table, nodes)
+    queue, stamp, lm = new_queue(1024, 11, 4, pop_limit), 0, asked(table, nodes)
     gap_child = np.full(child_begin.size - 1, -1, np.int32)
     for v in range(gap_child.size):
         if child_begin[v] < child_begin[v + 1] and child_symbol[child_begin[v]] == -1:
@@ -317,23 +313,14 @@ def fill_chart(
             if i < 0:
                 cubes = _glue_cubes(j, span, x_cell, s_cell, cube)
             else:
-                dots, cubes = _extend_dots(
-                    i,
-                    j,
-                    source[j - 1],
-                    grammar,
-                    gap_child,
-                    x_cell,
-                    dot,
-                    dots,
-                    cube,
-                )
+                word = source[j - 1]
+                dots, cubes = _extend_dots(i, j, word, grammar, gap_child, x_cell, dot, dots, cube)
                 if j == i + 1:
                     cube[cubes, 0], cube[cubes, 1] = first_copy + i, first_copy + j
                     cube[cubes, 2:] = -1
                     cubes += 1
             if cubes + 3 * pop_limit > queue.key.size:
-                queue = new_queue(2 * (cubes + 3 * pop_limit), 11, 4)
+                queue = new_queue(2 * (cubes + 3 * pop_limit), 11, 4, pop_limit)
             first = items
             stamp += 1
             items, edges = _prune_cell(
@@ -341,13 +328,11 @@ def fill_chart(
                 begin_state,
                 rules,
                 targets,
-                lm_weight,
                 glue_weight,
                 pop_limit,
                 cube,
                 cubes,
                 queue,
-                slots,
                 stamp,
                 ranked,
                 chart,
@@ -368,7 +353,7 @@ def fill_chart(
                     dot[dots, 2], dot[dots, 3] = i * (n + 1) + j, -1
                     dots += 1
 
-    goal = items
+    goal, lm_weight = items, rules.lm_weight
     item[goal, LEFT], item[goal, FULL], item[goal, RIGHT], item[goal, EDGE] = 0, 1, 0, -1
     best[goal] = -np.inf
     # The empty sentence has no S: </s> follows <s>.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -16,7 +15,7 @@ from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.features.templates import OrientedTemplate, RuleTemplate
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.rerank import best_first
@@ -59,7 +58,7 @@ class JointDecoder(Decoder):
         models: Mapping[str, Model] = getattr(model, "models", {})
         if not models:
             raise InputError("decoder=joint needs a model of each of its parts; take model=joint")
-        parts = {}
+        parts: dict[str, Decoder] = {}
         unoriented = [one for one in templates if not isinstance(one, OrientedTemplate)]
         for name, part, own in (("hiero", hiero, unoriented), ("phrase", phrase, templates)):
             with named_errors(f"decoder.{name}"):
@@ -70,21 +69,10 @@ class JointDecoder(Decoder):
                     raise ValueError(f"templates has {wrong[0]}, and is to choose of {there}")
                 chosen = [known[one] for one in (known if takes is None else takes)]
                 parts[name] = part(model=models[name], templates=chosen, threads=threads)
-        self._join(parts)
-
-    @classmethod
-    def of(cls, parts: Mapping[str, Decoder]) -> Self:
-        """Return what pools the lists of some decoders, by their names."""
-        self = cls.__new__(cls)
-        self._join(dict(parts))
-        return self
-
-    def _join(self, parts: dict[str, Decoder]) -> None:
         self.parts = parts
-        own = [f"{name}_missing" for name in parts]
-        own += [f"Agreement_{n}" for n in range(1, ORDER + 1)]
         theirs = [f"{name}_{feature}" for name, p in parts.items() for feature in p.dense_names]
-        self.dense_names = [*theirs, *own]
+        self.dense_names = [*theirs, *(f"{name}_missing" for name in parts)]
+        self.dense_names += [f"Agreement_{n}" for n in range(1, ORDER + 1)]
         self._own = np.arange(len(theirs), len(self.dense_names), dtype=np.int32)
         self.features, self.words = Vocabulary(self.dense_names), Vocabulary()
         self._ids = [_Ids(p.features, self.features, f"{name}_") for name, p in parts.items()]
@@ -93,12 +81,9 @@ class JointDecoder(Decoder):
     def decode(
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
     ) -> KBestLists:
-        """Return the k-best list of each sentence (see `Decoder.decode`).
-
-        By default all that the parts find; `k` is about the pooled list alone.
-        """
+        """Return the k-best lists, by default all that the parts find; `k` is of the pooled one."""
         found = [
-            part.decode(sources, _OfPart(snapshot, ids))
+            lists_of(part, sources, _OfPart(snapshot, ids))
             for part, ids in zip(self.parts.values(), self._ids, strict=True)
         ]
         texts = [lists.strings()[0] for lists in found]
@@ -108,12 +93,9 @@ class JointDecoder(Decoder):
         sentence, lacks = np.repeat(np.arange(len(sources)), np.diff(begin)), place < 0
         rows = Rows(np.zeros(len(lacks) + 1, np.int64), np.empty(0, np.int32), np.empty(0))
         for p, lists in enumerate(found):
+            last = begins[p, 1:][sentence] - 1
             theirs = lists.rows.renamed(self._ids[p].all())
-            # Behind all is a hypothesis without features, for lists that are empty.
-            theirs = replace(theirs, begin=np.append(theirs.begin, theirs.begin[-1]))
-            first, end = begins[p, :-1], begins[p, 1:]
-            last = np.where(first < end, end - 1, len(lists.rows))
-            theirs = theirs.chosen(np.where(lacks[:, p], last[sentence], place[:, p]))
+            theirs = theirs.chosen(np.where(lacks[:, p], last, place[:, p]))
             rows = rows.with_entries(theirs.owner, theirs.feature, theirs.value)
         # The words of a hypothesis are those that the first list with it has.
         where = np.argmin(lacks, axis=1)
@@ -150,16 +132,13 @@ class JointDecoder(Decoder):
     def has_feature(self, name: str) -> bool:
         """Return whether a feature is of a part, or one that all have."""
         part, _, own = name.partition("_")
-        return name in self.dense_names or (
-            part in self.parts and self.parts[part].has_feature(own)
-        )
+        theirs = part in self.parts and self.parts[part].has_feature(own)
+        return theirs or name in self.dense_names
 
     @classmethod
     def longest_source(cls, options: Mapping[str, Any]) -> int | None:
         """Return the fewest of the options ``max_words`` of the parts."""
-        given = [
-            options[name].get("max_words") for name in ("hiero", "phrase") if options.get(name)
-        ]
+        given = [(options.get(part) or {}).get("max_words") for part in ("hiero", "phrase")]
         return min((most for most in given if most is not None), default=None)
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64 | None:
@@ -236,11 +215,10 @@ def _pooled(
 ) -> tuple[Int64, Int64]:
     """Return the distinct strings of lists of the same S sentences, in the order of first sight.
 
-    begins (int64 [lists, S + 1]): which hypotheses are of a list.
-    token_begins, tokens: as in `torchtune_smt.kbest.lists.Hypotheses`, in ids of one vocabulary.
+    `begins` (int64 [lists, S + 1]) are of lists, and so are, in ids of one vocabulary, tokens.
 
-    Returns begin (int64 [S + 1])
-    Returns place (int64 [strings, lists]): the first hypothesis that is this string; -1: none is.
+    Returns begin (int64 [S + 1]), and the first hypothesis that is a string; -1: none (int64
+    [strings, lists]).
     """
     places: list[list[int]] = []
     sizes = []
@@ -260,15 +238,13 @@ def _pooled(
 def _agreement(token_begin: Int64, tokens: Int32, sentence: Int64, rank: Float64) -> Float64:
     """Return the features of agreement (float64 [n, ORDER]) of the hypotheses of pooled lists.
 
-    sentence (int64 [n])
     rank (float64 [n, lists]): of a hypothesis in each list, from 1; infinite: it is not there.
     """
     n, length = sentence.size, np.diff(token_begin)
     weight = 1 / rank
     total = np.zeros((int(sentence.max(initial=-1)) + 1, rank.shape[1]))
     np.add.at(total, sentence, weight)
-    there = np.maximum((total > 0).sum(axis=1), 1)[sentence]
-    share = (weight / np.where(total > 0, total, 1)[sentence]).sum(axis=1) / there
+    share = (weight / total[sentence]).sum(axis=1) / rank.shape[1]
     hypothesis = np.repeat(np.arange(n), length)
     # How many words of a hypothesis there are from one on.
     left = token_begin[1:][hypothesis] - np.arange(tokens.size)

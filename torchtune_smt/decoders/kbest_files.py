@@ -55,7 +55,6 @@ def choose_features(
     wanted: each is the name of a feature; or what several have in common, the template of sparse
         ones (see `templates_of`) or the label of dense ones (``TM0`` of ``TM0_0``, ``TM0_1``, ...);
         or `DENSE`.
-    path: what errors name.
     """
     is_dense: Bool = np.zeros(len(features), np.bool_)
     is_dense[[features.id(name) for name in dense]] = True
@@ -63,27 +62,21 @@ def choose_features(
     found = {DENSE} if dense else set()
     named = set(wanted) - {DENSE}
     sparse = features.names(np.flatnonzero(~is_dense))
-    if named:
-        common = dict(zip(sparse, templates_of(sparse), strict=True))
-        for id, name in enumerate(features.names(range(len(features)))):
-            reasons = named & {name, common.get(name) or _label(name)}
-            chosen[id] |= bool(reasons)
-            found |= reasons
-    lacking = [name for name in wanted if name not in found]
-    if lacking:
-        templates = [name for name, _ in Counter(templates_of(sparse)).most_common()]
+    templates = templates_of(sparse)
+    common = dict(zip(sparse, templates, strict=True))
+    for id, name in enumerate(features.names(range(len(features))) if named else ()):
+        label = _NUMBERED.fullmatch(name)
+        reasons = named & {name, common.get(name) or (label[1] if label else name)}
+        chosen[id] |= bool(reasons)
+        found |= reasons
+    if lacking := [name for name in wanted if name not in found]:
         raise InputError(
             f"has no feature {lacking[0]!r}, and no template or label of that name; there are the "
-            f"dense features {_some(dense)}, and sparse ones of the templates {_some(templates)}",
+            f"dense features {_some(dense)}, and sparse ones of the templates "
+            + _some([name for name, _ in Counter(templates).most_common()]),
             path=path,
         )
     return chosen
-
-
-def _label(name: str) -> str:
-    """Return the label of a dense feature."""
-    match = _NUMBERED.fullmatch(name)
-    return match[1] if match else name
 
 
 def _some(names: Sequence[str]) -> str:
@@ -100,10 +93,7 @@ SETS: Final = ("train", "dev", "test")
 
 @dataclass(frozen=True)
 class ListSource(Source):
-    """A sentence that has a stored list: number `list` of the set of lists called `set`.
-
-    `index` may change when sentences are chosen; this stays.
-    """
+    """A sentence and its list's place in a set, which stays when sentences are chosen."""
 
     set: str = ""
     list: int = -1
@@ -125,12 +115,9 @@ class KBestFiles(Decoder):
     train, dev, test: lists of these sets, which are read at once; see `read`.
     train_scores, dev_scores, test_scores: Moses's scores.dat of these sets.
     tune_on: the set that is tuned on. It must be there then, and dev, too.
-    report: told what each set has, and what was left out.
 
     As attributes:
-    dense_names: dense features of all sets read so far, if they are kept; make `Weights` of them
-        after the last `read`.
-    words, features: words and feature names of all sets, the dense ones first.
+    dense_names: dense features of all sets read so far, if they are kept.
     sets: what was read.
     """
 
@@ -186,7 +173,6 @@ class KBestFiles(Decoder):
         self.dense_names: list[str] = []
         self.words = Vocabulary()
         self.sets: dict[str, StoredLists] = {}
-        self._files: dict[str, list[str]] = {}
         # Of the features in the order of the files: those that they have, and those that are kept.
         self._read_features = Vocabulary()
         self._kept = self._read_features if self.keep is None else Vocabulary()
@@ -194,16 +180,16 @@ class KBestFiles(Decoder):
         self._read_dense: list[str] = list(self.dense or ())
         self._weight: Float64 = np.empty(0)
         self._mark: Bool = np.empty(0, np.bool_)
-        sets = ((train, train_scores), (dev, dev_scores), (test, test_scores))
         given = {
-            name: (_paths(lists), _paths(scores))
-            for name, (lists, scores) in zip(SETS, sets, strict=True)
+            "train": (_paths(train), _paths(train_scores)),
+            "dev": (_paths(dev), _paths(dev_scores)),
+            "test": (_paths(test), _paths(test_scores)),
         }
         # Reading takes long: what can be wrong before it is found before it.
         for name, (lists, scores) in given.items():
             _check_given(name, lists, scores, tune_on and name in ("dev", tune_on))
+        self._files = {name: lists or [] for name, (lists, _) in given.items()}
         for name, (lists, scores) in given.items():
-            self._files[name] = lists or []
             if lists is not None:
                 stored = self.read(name, lists, scores, for_tuning=name == tune_on)
                 report(f"k-best lists of {name}: {stored.summary()}")
@@ -216,13 +202,11 @@ class KBestFiles(Decoder):
         *,
         for_tuning: bool = False,
     ) -> StoredLists:
-        """Read the lists of a set; those of several files are merged.
+        """Read the lists of a set, which is called `name` from now on; several files are merged.
 
         Raises InputError: as `read_lists` and `read_tuning_files`; the dense features are not those
-        of a set read before; a feature to be kept does not occur; all lists for tuning have one
-        hypothesis; or there are no files, or not as many scores as lists.
+        of a set read before; a feature to be kept does not occur.
 
-        name: what the set is called from now on.
         lists: n-best lists; or, with `scores`, Moses's features.dat.
         scores: Moses's scores.dat, one for each of `lists`.
         for_tuning: a list of one hypothesis, from which nothing can be learned, is an error, or
@@ -231,16 +215,13 @@ class KBestFiles(Decoder):
         _check_given(name, lists, scores, True)
         options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error, "shard": True}
         options |= {"features": self._read_features, "missing": self.missing}
-        parts, ids = [], Vocabulary()
-        columns = self.columns.get(name)
+        columns, parts = self.columns.get(name), []
+        more = {"words": self.words, "ids": Vocabulary(), "columns": columns, **self.reading}
         if columns and len(lists) > 1:
             raise InputError(f"decoder.columns.{name} needs one file of lists, not {len(lists)}")
         for number, path in enumerate(lists):
             if scores is None:
-                part = read_lists(
-                    path, self.format, words=self.words, ids=ids, columns=columns, **options,
-                    **self.reading,
-                )  # fmt: skip
+                part = read_lists(path, self.format, **options, **more)
             else:
                 part = read_tuning_files(path, scores[number], **options)
             part = self._with_names_from_before(part)
@@ -265,22 +246,18 @@ class KBestFiles(Decoder):
         return self.sets[name]
 
     def sources(self, name: str) -> list[ListSource]:
-        """Return the sentences of a set, those that have a list; ``index`` counts from 0."""
+        """Return the sentences of a set that have a list, counted from 0."""
         return [ListSource(i, set=name, list=i) for i in range(len(self.sets[name].lists))]
 
     def decode(
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
     ) -> KBestLists:
-        """Return the stored list of each sentence, best first under these weights.
+        """Return the stored list of each of some `sources`, best first under these weights.
 
         Equal scores leave the order of the file.
-
-        Raises ValueError: k is less than 1, or a sentence is none of `sources`.
         """
         k = self.k if k is None else k
-        if k is not None and k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
-        chosen = self._checked(sources)
+        chosen = cast(Sequence[ListSource], sources)
         ids = self._occurring(chosen)
         self._weight[ids] = snapshot.read(self.features, ids)
         sets = groupby(chosen, lambda source: source.set)
@@ -288,7 +265,7 @@ class KBestFiles(Decoder):
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64:
         """Return the ids (int64, ascending) of all features in some lists."""
-        return np.sort(self._occurring(self._checked(sources)))
+        return np.sort(self._occurring(cast(Sequence[ListSource], sources)))
 
     def fork(self) -> KBestFiles:
         """Return a decoder of the same lists and features: none are added when it decodes."""
@@ -304,10 +281,8 @@ class KBestFiles(Decoder):
     ) -> Sentences | None:
         """Return the sentences of a set that have a list, with their references.
 
-        Sentence n of the lists belongs to line n + 1 of the corpus. Lists with statistics need no
-        corpus.
-
-        Raises InputError: there are no references; lists and references do not fit together.
+        Sentence n of the lists belongs to line n + 1 of the corpus, which lists with statistics do
+        not need.
         """
         if name not in self.sets:
             return None
@@ -359,7 +334,7 @@ class KBestFiles(Decoder):
 
     def file_numbers(self, sources: Sequence[Source]) -> FileNumbers:
         """Return the numbers of some sentences of one set in its files."""
-        chosen = self._checked(sources)
+        chosen = cast(Sequence[ListSource], sources)
         stored = self.sets[chosen[0].set]
         of = {source.index: int(stored.lists.index[source.list]) for source in chosen}
         return FileNumbers(of, stored.n_sentences)
@@ -371,7 +346,7 @@ class KBestFiles(Decoder):
     def check_start(self, weights: Snapshot, path: str | None) -> None:
         """Raise InputError if a file has no weight for any feature of the lists.
 
-        Values may be of other features: with no weights at all, lists stay in their order.
+        Values may have none: lists stay in their order.
         """
         if path is None or weights.read(self.features, np.arange(len(self.features))).any():
             return
@@ -424,25 +399,23 @@ class KBestFiles(Decoder):
         return replace(part, lists=lists, dense_names=names)
 
     def _take_dense(self, part: StoredLists, path: AnyPath) -> None:
-        """Note the dense features of a file; they must be those of the others, unless told so."""
+        """Note the dense features of a file, which must be those of the others, or as told."""
         if self.dense is not None:
-            missing = [name for name in self.dense if name not in self._read_features]
-            if missing:
+            if missing := [name for name in self.dense if name not in self._read_features]:
                 raise InputError(
                     f"the dense feature {missing[0]} does not occur; check the list dense=[...]",
                     path=path,
                 )
             return
-        new = [name for name in part.dense_names if name not in set(self._read_dense)]
-        if part.same_dense and self._read_dense:
-            lacking = [name for name in self._read_dense if name not in set(part.dense_names)]
-            if new or lacking:
-                raise InputError(
-                    f"the dense feature {(new + lacking)[0]} is "
-                    f"{'only here' if new else 'missing here'} and not in the other files; all "
-                    "need the same dense features (or missing=0, or dense=[NAME,...])",
-                    path=path,
-                )
+        new = [name for name in part.dense_names if name not in self._read_dense]
+        lacking = [name for name in self._read_dense if name not in part.dense_names]
+        if part.same_dense and self._read_dense and (new or lacking):
+            raise InputError(
+                f"the dense feature {(new + lacking)[0]} is "
+                f"{'only here' if new else 'missing here'}; all files need the same dense features "
+                "(or missing=0, or dense=[NAME,...])",
+                path=path,
+            )
         self._read_dense += new
 
     def _check_sizes(self, stored: StoredLists, paths: Sequence[AnyPath]) -> None:
@@ -466,15 +439,6 @@ class KBestFiles(Decoder):
                 line=line if len(paths) == 1 else None,
             )
         stored.skipped["lists of one hypothesis, of no use in tuning"] += int(short.size)
-
-    def _checked(self, sources: Sequence[Source]) -> list[ListSource]:
-        """Return sentences that have lists."""
-        for source in sources:
-            if not isinstance(source, ListSource) or source.set not in self.sets:
-                raise ValueError(
-                    f"sentence {source.index} has no stored list; take the sentences from `sources`"
-                )
-        return cast(list[ListSource], sources)
 
     def _number(self) -> None:
         """Give the features of all lists, the dense ones first, their ids in `features`."""
@@ -532,18 +496,13 @@ def _check_given(
 ) -> None:
     """Raise InputError where files of a set are wanting, by their names alone."""
     if lists is None and scores is not None:
-        raise InputError(
-            f"decoder.{name}_scores needs decoder.{name}: the features.dat files that belong "
-            "to the scores.dat files"
-        )
+        raise InputError(f"decoder.{name}_scores needs decoder.{name}: the features.dat files")
     if lists is None and needed:
         raise InputError(f"decoder.{name} is null, and its k-best lists are needed; name the files")
-    if lists is not None and not lists:
-        raise InputError(f"decoder.{name}: no files of k-best lists are given")
-    if lists is not None and scores is not None and len(scores) != len(lists):
+    if lists is not None and (not lists or len(scores or lists) != len(lists)):
         raise InputError(
-            f"decoder.{name}: {len(lists)} files of features and {len(scores)} files of scores; "
-            "each features.dat needs its own scores.dat"
+            f"decoder.{name}: {len(lists)} files of features and {len(scores or ())} files of "
+            "scores; name at least one, and for each features.dat its own scores.dat"
         )
     for path in [*(lists or ()), *(scores or ())]:
         if not os.path.exists(path):
@@ -552,6 +511,6 @@ def _check_given(
 
 def _paths(given: str | os.PathLike[str] | Sequence[Any] | None) -> list[str] | None:
     """Return names, of which one may stand without a list."""
-    if given is None:
-        return None
-    return [str(g) for g in ([given] if isinstance(given, str | os.PathLike) else given)]
+    if given is None or isinstance(given, str | os.PathLike):
+        return None if given is None else [str(given)]
+    return [str(path) for path in given]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from torchtune_smt.core.accepts import accepting, check_arguments, integer
+from torchtune_smt.core.accepts import accepting, integer
 from torchtune_smt.core.arrays import Int32, UInt8
 from torchtune_smt.decoders.base import Derivation
 from torchtune_smt.decoders.derivation_kernels import Columns
@@ -18,8 +18,14 @@ from torchtune_smt.decoders.grammar_decoder import (
     SentenceRules,
     Weighed,
 )
-from torchtune_smt.decoders.phrase_option_kernels import Options, options_of, weigh_orientations
-from torchtune_smt.decoders.phrase_search_kernels import WIDEST, Reordering, search
+from torchtune_smt.decoders.phrase_search_kernels import (
+    WIDEST,
+    Options,
+    Reordering,
+    options_of,
+    search,
+    weigh_orientations,
+)
 from torchtune_smt.decoders.search_kernels import Chart, Rules
 from torchtune_smt.decoders.target_kernels import Targets
 from torchtune_smt.features.templates import RuleTemplate
@@ -50,8 +56,7 @@ class PhraseDecoder(GrammarDecoder):
         wait.
     table_limit: phrases of a source side, at most: those with the best scores, the language model's
         of the phrase by itself among them.
-    model, templates, max_words, unique, unknown, threads, seconds, keep_mb: see `GrammarDecoder`;
-        the grammar of the model has no gaps.
+    others: see `GrammarDecoder`.
 
     Raises ValueError: a limit is too low, or the grammar has gaps.
     """
@@ -69,9 +74,8 @@ class PhraseDecoder(GrammarDecoder):
         distortion_limit=integer(-1, NO_LIMIT).or_null(),
     )
 
-    pop_limit: int
     stack_size: int
-    table_limit: int
+    distortion_limit: int
 
     def __init__(
         self,
@@ -90,16 +94,10 @@ class PhraseDecoder(GrammarDecoder):
         seconds: float | None = None,
         keep_mb: float = 0,
     ) -> None:
-        given = {
-            "pop_limit": pop_limit,
-            "stack_size": stack_size,
-            "distortion_limit": distortion_limit,
-            "table_limit": table_limit,
-        }
+        given = {"pop_limit": pop_limit, "stack_size": stack_size, "table_limit": table_limit}
+        given["distortion_limit"] = distortion_limit
         limits = {**LIMITS, **model.limits}
         limits |= {name: limit for name, limit in given.items() if limit is not None}
-        self.distortion_limit = limits.pop("distortion_limit")
-        check_arguments(PhraseDecoder, {"distortion_limit": self.distortion_limit})
         if model.grammar.gaps:
             raise ValueError(
                 "it is phrase-based, and this grammar has gaps; take model=phrase or moses"
@@ -111,7 +109,7 @@ class PhraseDecoder(GrammarDecoder):
             model,
             max_words,
             templates,
-            orientations=ORIENTATIONS[kind],
+            ORIENTATIONS[kind],
             max_words=max_words,
             unique=unique,
             unknown=unknown,
@@ -145,7 +143,7 @@ class PhraseDecoder(GrammarDecoder):
 
     def _parts(self, found: Found, rules: SentenceRules, source: Source) -> list[Derivation]:
         phrases = []
-        d = found.best()
+        d = found.ranked(found.chart.goal, 0)
         while (before := found.child(d, 0)) >= 0:
             # A sentence without words has no phrase.
             if (rule := found.rule(d)) >= 0:
@@ -155,26 +153,17 @@ class PhraseDecoder(GrammarDecoder):
             d = before
         return phrases[::-1]
 
-    def _graph(
-        self, sentence: Weighed, scored: Rules, lm_weight: float, stop: UInt8
-    ) -> tuple[Chart, Int32]:
+    def _graph(self, sentence: Weighed, scored: Rules, stop: UInt8) -> tuple[Chart, Int32]:
         rules, targets, options, sparse_weight, dense_weight = sentence
         # Every sentence gets a translation: words that are no phrase by themselves are copied, and
         # whatever the distortion limit, the next phrase may begin at the first word that is not
         # translated.
         columns, orientations = self._columns, len(self._orientations)
         model = self.models[rules.model]
+        weights = dense_weight, rules.sparse, sparse_weight
         backward, forward = (
-            weigh_orientations(
-                targets.dense,
-                dense_weight,
-                first,
-                orientations,
-                rules.sparse,
-                sparse_weight,
-                offset,
-            )
-            for first, offset in ((columns.backward, 1), (columns.forward, 1 + orientations))
+            weigh_orientations(targets.dense, *weights, first, orientations, row)
+            for first, row in ((columns.backward, 1), (columns.forward, 1 + orientations))
         )
         limit = WIDEST if self.distortion_limit < 0 else min(self.distortion_limit, WIDEST)
         return search(
@@ -184,7 +173,6 @@ class PhraseDecoder(GrammarDecoder):
             scored,
             options.option,
             Reordering(self._kind, self._hierarchical, backward, forward, options.forward_class),
-            lm_weight,
             float(dense_weight[columns.distortion]),
             limit,
             self.pop_limit,

@@ -1,4 +1,8 @@
-"""Kernels of the phrase-based decoder: multi-stack beam search with cube pruning.
+"""Kernels of the phrase-based decoder: options, and multi-stack beam search with cube pruning.
+
+An option's sparse features lie in rows (CSR): row ``rule * (1 + 2 c)`` holds those of each use, the
+c rows behind it those of its orientations towards what is before it, then as many for its
+orientations towards what is behind it; c is 0 where no feature looks at orientations.
 
 Hypotheses of stack t cover t words of the source. The first `GAP` words are all covered, and bit i
 of the mask says whether word ``GAP + i`` is: since nothing further than the distortion limit from
@@ -15,7 +19,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt8, UInt64
 from torchtune_smt.core.compiled import inlined, inner, kernel
-from torchtune_smt.core.sequences_kernels import longer, table_size
+from torchtune_smt.core.sequences_kernels import longer, number_equal, table_size
 from torchtune_smt.decoders.search_kernels import (
     EDGE,
     GLUE_FIRST,
@@ -29,9 +33,10 @@ from torchtune_smt.decoders.search_kernels import (
     heap_pop,
     new_chart,
     new_queue,
-    new_slots,
     push,
 )
+from torchtune_smt.features.rule_kernels import SentenceFeatures
+from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
 from torchtune_smt.lm.kernels import Asked, asked
 
 WIDEST = 63
@@ -69,16 +74,139 @@ class Reordering(NamedTuple):
     forward_class: Int32
 
 
-class _Table(NamedTuple):
-    """Hypotheses, groups of them or cubes: their columns, what they cover, and scores.
+class Options(NamedTuple):
+    """What a phrase-based search knows of a sentence's rules beside `Targets`.
 
-    Those of hypotheses and groups are the estimate of what is not covered, those of cubes (float64
-    [cubes, 2]) the distortion's and that estimate behind the phrase.
+    option (int32 [n, longest + 1, 2]): options of `length` words from i on are rules ``option[i,
+        length, 0]`` to ``option[i, length, 1] - 1``, best first, once they are sorted.
+    forward_class (int32 [rules]): rules are of one class if their orientations towards what is
+        behind them have equal scores and sparse features.
+    """
+
+    option: Int32
+    forward_class: Int32
+
+
+@kernel
+def options_of(
+    source: Int32,
+    grammar: SentenceGrammar,
+    dense: Float64,
+    forward: int,
+    orientations: int,
+    sparse: SentenceFeatures,
+    limit: int,
+) -> Options:
+    """Return the options of a sentence.
+
+    source (int32 [n]): words of the table, -1 where unknown.
+    grammar: the sentence's phrases; behind them one rule copies each word.
+    dense: of `Targets`.
+    forward: the first column of the orientations towards what is behind; -1 if there is none.
+    limit: phrases of a source side, at most.
+    """
+    row_begin, feature, rows, _ = sparse
+    child_begin, rule_begin = grammar.child_begin, grammar.rule_begin
+    n, all_rules = source.size, dense.shape[0]
+    option, longest = np.zeros((n, 8, 2), np.int32), 1
+    for i in range(n):
+        v = 0
+        for j in range(i, n):
+            if source[j] < 0:
+                break
+            at = place(grammar.child_symbol, child_begin[v], child_begin[v + 1], source[j])
+            if at < 0:
+                break
+            v, length = grammar.child_node[at], j - i + 1
+            if length >= option.shape[1]:
+                more = np.zeros((n, 2 * length, 2), np.int32)
+                more[:, :length] = option
+                option = more
+            longest = max(longest, length)
+            first, last = rule_begin[v], rule_begin[v + 1]
+            option[i, length, 0], option[i, length, 1] = first, min(last, first + limit)
+        if option[i, 1, 0] == option[i, 1, 1]:
+            copy = all_rules - n + i
+            option[i, 1, 0], option[i, 1, 1] = copy, copy + 1
+    option = option[:, : longest + 1].copy()
+    # Scores and sparse features of the orientations towards what is behind an option.
+    c, most = (rows - 1) // 2, 0
+    for k in range(all_rules):
+        for row in range(k * rows + 1 + c, (k + 1) * rows):
+            most = max(most, row_begin[row + 1] - row_begin[row])
+    known = orientations if forward >= 0 else 0
+    behind = np.full((all_rules, known + c * most), -1, np.int64)
+    if known > 0:
+        bits = dense[:, forward : forward + known].copy().view(np.int64)
+        for k in range(all_rules):
+            for o in range(known):
+                behind[k, o] = bits[k, o]
+    for k in range(all_rules):
+        for o in range(c):
+            row = k * rows + 1 + c + o
+            for q in range(row_begin[row + 1] - row_begin[row]):
+                behind[k, known + o * most + q] = feature[row_begin[row] + q]
+    row_ends = np.arange(all_rules + 1) * behind.shape[1]
+    return Options(option, number_equal(row_ends, behind.ravel()).astype(np.int32))
+
+
+@kernel
+def weigh_orientations(
+    dense: Float64,
+    dense_weight: Float64,
+    sparse: SentenceFeatures,
+    weight: Float64,
+    first: int,
+    orientations: int,
+    offset: int,
+) -> Float64:
+    """Return what the orientations of each rule in one direction score, float64 [rules, c].
+
+    first: the direction's first dense column, -1 if it has none.
+    sparse, weight: sparse features of options; see the module.
+    offset: which row of an option is the direction's first one. No sparse features look at
+        orientations if an option has one row.
+    """
+    row_begin, feature, rows, _ = sparse
+    n = dense.shape[0]
+    score = np.zeros((n, orientations if first >= 0 or rows > 1 else 0))
+    for r in range(n):
+        for o in range(score.shape[1]):
+            if first >= 0:
+                score[r, o] = dense[r, first + o] * dense_weight[first + o]
+            if rows > 1:
+                row = r * rows + offset + o
+                for k in range(row_begin[row], row_begin[row + 1]):
+                    score[r, o] += weight[feature[k]]
+    return score
+
+
+class _Table(NamedTuple):
+    """Groups of hypotheses, or cubes: their columns, what they cover, and scores.
+
+    Those of groups are the estimate of what is not covered, those of cubes (float64 [cubes, 2]) the
+    distortion's and that estimate behind the phrase.
     """
 
     column: Int32
     mask: UInt64
     score: Float64
+
+
+class _Hypotheses(NamedTuple):
+    """Hypotheses: columns, what they cover, the estimate of what they do not, and their order.
+
+    span (int32 [edges, 4]): see `search`.
+    block, block_slots: stacks of blocks, and their hash table; see `_push_block`.
+    """
+
+    column: Int32
+    mask: UInt64
+    future: Float64
+    ranked: Int32
+    span: Int32
+    block: Int32
+    block_slots: Int32
 
 
 @inlined
@@ -252,36 +380,32 @@ def _find_cubes(
 def _fill_stack(
     lm: Asked,
     end_word: int,
-    complete: bool,
     rules: Rules,
     reordering: Reordering,
-    lm_weight: float,
     pop_limit: int,
     cubes: _Table,
     n_cubes: int,
     queue: Queue,
-    slots: Int64,
     stamp: int,
-    ranked: Int32,
-    hyps: _Table,
+    hyps: _Hypotheses,
     chart: Chart,
     items: int,
-    edge_span: Int32,
     edges: int,
-    block: Int32,
-    block_slots: Int32,
     blocks: int,
 ) -> tuple[int, int, int]:
-    """Fill one stack; return the new numbers of items, edges and blocks.
+    """Fill one stack, the last one with `end_word`, others with -1.
+
+    Returns the new numbers of items, edges and blocks.
 
     A candidate is (cube, hypothesis, option), the last two as positions in the orders best first.
     Every one has one parent, so none is queued twice: (h, 0) is followed by h + 1, every one by
     the next option. A candidate is queued with the score that its words have by themselves, and,
     when it comes to the top, once more with that which they have where they stand.
     """
-    order, rule_state, rule_score = rules.order, rules.state, rules.score
+    order, rule_state, rule_score, lm_weight = rules
     kind, hierarchical = reordering.kind, reordering.hierarchical
-    hyp, hyp_mask, hyp_future = hyps.column, hyps.mask, hyps.score
+    hyp, hyp_mask, hyp_future, ranked, edge_span, block, block_slots = hyps
+    slots, complete = queue.slots, end_word >= 0
     cube, cube_mask, cube_score = cubes.column, cubes.mask, cubes.score
     item, best, cand, cand_score = chart.item, chart.best, queue.cand, queue.score
     backward, forward = reordering.backward, reordering.forward
@@ -409,8 +533,7 @@ def _group_stack(
     end: int,
     stack_size: int,
     best: Float64,
-    hyps: _Table,
-    ranked: Int32,
+    hyps: _Hypotheses,
     sorted_: Int32,
     member: Int32,
     slots: Int64,
@@ -423,7 +546,7 @@ def _group_stack(
     Writes the groups behind the others, and to `ranked` their hypotheses, best first; returns the
     number of groups.
     """
-    hyp, hyp_mask, hyp_future = hyps.column, hyps.mask, hyps.score
+    hyp, hyp_mask, hyp_future, ranked = hyps.column, hyps.mask, hyps.future, hyps.ranked
     group, group_mask, group_future = groups.column, groups.mask, groups.score
     count = end - begin
     # They were made best first, but for those that recombination has made better.
@@ -477,7 +600,7 @@ def _group_stack(
 
 
 @kernel
-def _estimate(rules: Rules, option: Int32, lm_weight: float) -> tuple[Float64, Float64]:
+def _estimate(rules: Rules, option: Int32) -> tuple[Float64, Float64]:
     """Return estimated scores of what is not covered yet.
 
     Returns future (float64 [n, WIDEST + 1]): the best score of `length` words from i on, each
@@ -490,7 +613,7 @@ def _estimate(rules: Rules, option: Int32, lm_weight: float) -> tuple[Float64, F
         for length in range(1, min(longest, n - i) + 1):
             if option[i, length, 0] < option[i, length, 1]:
                 r = rules.order[option[i, length, 0]]
-                one[i, length] = rules.score[r, 0] + lm_weight * rules.score[r, 1]
+                one[i, length] = rules.score[r, 0] + rules.lm_weight * rules.score[r, 1]
     widest = min(n, WIDEST)
     future = np.full((n, widest + 1), -np.inf)
     rest = np.full(n + 1, -np.inf)
@@ -518,7 +641,6 @@ def search(
     rules: Rules,
     option: Int32,
     reordering: Reordering,
-    lm_weight: float,
     distortion_weight: float,
     distortion_limit: int,
     pop_limit: int,
@@ -548,7 +670,7 @@ def search(
     hyp_future = np.empty(room, np.float64)
     edge_span = np.empty((room, 4), np.int32)
     ranked = np.empty(room, np.int32)
-    hyps, chart = _Table(hyp, hyp_mask, hyp_future), new_chart(room, room)
+    chart = new_chart(room, room)
     item, best = chart.item, chart.best
     sorted_ = np.empty(pop_limit, np.int32)
     member = np.empty(pop_limit, np.int32)
@@ -559,12 +681,13 @@ def search(
     cubes = _Table(
         np.empty((1024, 7), np.int32), np.empty(1024, np.uint64), np.empty((1024, 2), np.float64)
     )
-    queue, slots, stamp, lm = new_queue(4096, 6, 2), new_slots(pop_limit), 0, asked(table, nodes)
+    queue, stamp, lm = new_queue(4096, 6, 2, pop_limit), 0, asked(table, nodes)
     blocks_room = room if reordering.hierarchical else 2
     block = np.empty((blocks_room, 3), np.int32)
     block_slots = np.full(table_size(blocks_room), -1, np.int32)
+    hyps = _Hypotheses(hyp, hyp_mask, hyp_future, ranked, edge_span, block, block_slots)
 
-    future, rest = _estimate(rules, option, lm_weight)
+    future, rest = _estimate(rules, option)
     # The empty hypothesis, behind a phrase <s>.
     hyp[0] = 0
     hyp[0, _END], hyp[0, _START], hyp[0, _STATE], hyp[0, _LAST] = -1, _NO_SWAP, begin_state, -1
@@ -604,30 +727,23 @@ def search(
                 n_cubes,
             )
         if n_cubes + 2 * pop_limit > queue.key.size:
-            queue = new_queue(2 * (n_cubes + 2 * pop_limit), 6, 2)
+            queue = new_queue(2 * (n_cubes + 2 * pop_limit), 6, 2, pop_limit)
         before = items
         stamp += 1
         items, edges, blocks = _fill_stack(
             lm,
-            end_word,
-            t == n,
+            end_word if t == n else -1,
             rules,
             reordering,
-            lm_weight,
             pop_limit,
             cubes,
             n_cubes,
             queue,
-            slots,
             stamp,
-            ranked,
             hyps,
             chart,
             items,
-            edge_span,
             edges,
-            block,
-            block_slots,
             blocks,
         )
         stamp += 1
@@ -637,10 +753,9 @@ def search(
             stack_size,
             best,
             hyps,
-            ranked,
             sorted_,
             member,
-            slots,
+            queue.slots,
             stamp,
             groups,
             n_groups,
@@ -651,7 +766,7 @@ def search(
         # </s> follows <s>.
         _, _, _, p = add_word(lm, 0, 1, begin_state, 0.0, end_word)
         item[1, EDGE] = -1
-        add_edge(chart, 1, 1, GOAL, 0, -1, lm_weight * p, p)
-        best[1] = lm_weight * p
+        best[1] = rules.lm_weight * p
+        add_edge(chart, 1, 1, GOAL, 0, -1, best[1], p)
         items = 2
     return Chart(item, best, chart.edge, chart.edge_score, items - 1), edge_span

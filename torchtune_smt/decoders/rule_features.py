@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import product
 from typing import Self, TypeVar
 
 import numpy as np
@@ -38,10 +39,7 @@ class RuleSpelling:
     """Spells what the templates' `features` return, without a Python string for each name.
 
     All of the templates say how they spell, and look at words, or all at classes. Several threads
-    may ask at once.
-
-    texts: of the words of source and target side.
-    beginning: what stands before the names of spellings.
+    may ask at once. `texts` are those of either side, `beginning` stands before the names.
     """
 
     def __init__(
@@ -61,10 +59,7 @@ class RuleSpelling:
         self._source, self._target = texts
 
     def names(self, rules: Int64, occurred: Float64) -> tuple[UInt8, Int64, Int64]:
-        """Return letters and begins of the names of rules, and the begins of each rule's names.
-
-        `occurred` is how often each occurred.
-        """
+        """Return letters and begins of the names of rules, and the begins of each rule's names."""
         grammar = self._grammar
         sides = grammar.rule_source[rules].astype(np.int64)
         source_first, source = gather(grammar.source_begin, grammar.source_symbols, sides)
@@ -91,11 +86,7 @@ def spelling_of(template: RuleTemplate) -> int | None:
 
 
 class Texts:
-    """Words as they stand in feature names, made when they are first asked for.
-
-    words: those of one side of a grammar.
-    classes: in the place of words, and `UNKNOWN_CLASS` for others.
-    """
+    """Words of one side, or their classes, as they stand in feature names, made when asked for."""
 
     def __init__(self, words: Vocabulary, classes: Mapping[str, str] | None = None) -> None:
         self._words = words
@@ -140,7 +131,7 @@ class RuleFeatures:
     has the same names, so it gets the same ids, and the same row, from tables that do one call at
     a time. Where a rule has its row, that row and its ids are in these tables already.
 
-    features: takes the names of the features.
+    features: takes the names.
     orientations: how phrases can be ordered, if the decoder tells that.
     classes: of the words of the grammar.
 
@@ -151,9 +142,6 @@ class RuleFeatures:
 
     Raises ValueError: a template needs word alignments, counts, orientations or classes, and there
     are none.
-
-    A template that answers with anything but names of its features raises InputError when it is
-    asked (see `checked_names`).
     """
 
     def __init__(
@@ -175,10 +163,8 @@ class RuleFeatures:
                 "grammar has none; take a phrase table with alignments"
             )
         if self._oriented and not orientations:
-            raise ValueError(
-                f"{self._oriented[0].name} features are of the order of phrases, which this "
-                "decoder does not tell; take decoder=phrase"
-            )
+            name = self._oriented[0].name
+            raise ValueError(f"{name} features are of the order of phrases; take decoder=phrase")
         words = grammar.source_words, grammar.target_words
         self._texts = [(Texts(words[0]), Texts(words[1]))]
         needing = [template.name for template in self.templates if of_classes(template)]
@@ -189,8 +175,7 @@ class RuleFeatures:
                     "build it with model.classes=50, or name files with model.source_classes and "
                     "model.target_classes"
                 )
-            found = Texts(words[0], classes.source), Texts(words[1], classes.target)
-            self._texts.append(found)
+            self._texts.append((Texts(words[0], classes.source), Texts(words[1], classes.target)))
         self._least = np.unique([float(min_count_of(template)) for template in self.templates])
         self._counted = bool(self._least.any())
         if self._counted:
@@ -281,20 +266,11 @@ class RuleFeatures:
                 names = aligned.aligned_features(*sides[of_classes(aligned)], links)
                 rows[0] += checked_names(aligned, names)
         oriented = self._of(self._oriented, count)
-        rows += [
-            [
-                name
-                for template in oriented
-                for name in checked_names(
-                    template,
-                    template.oriented_features(
-                        *sides[of_classes(template)], orientation, behind=behind
-                    ),
-                )
-            ]
-            for behind in (False, True)
-            for orientation in self.orientations
-        ]
+        for behind, orientation in product((False, True), self.orientations):
+            rows.append([])
+            for one in oriented:
+                names = one.oriented_features(*sides[of_classes(one)], orientation, behind=behind)
+                rows[-1] += checked_names(one, names)
         return rows
 
     def _of(self, templates: list[Template], count: float) -> list[Template]:
@@ -305,20 +281,15 @@ class RuleFeatures:
 
     def _leave_out(self, train_index: int, rules: Int64, of_rules: Int32) -> None:
         """Replace the rows of rules that fire less where a training sentence is left out."""
-        counts = (
-            self.grammar.rule_counts(rules),
-            self.grammar.rule_counts_without(rules, train_index),
-        )
-        whole, left = (np.searchsorted(self._least, count, "right") for count in counts)
+        counts = self.grammar.rule_counts(rules)
+        without = self.grammar.rule_counts_without(rules, train_index)
+        whole, left = (np.searchsorted(self._least, count, "right") for count in (counts, without))
         fewer = np.flatnonzero(left < whole)
         if fewer.size:
-            of_rules[fewer] = self._rows_of(rules[fewer], counts[1][fewer])
+            of_rules[fewer] = self._rows_of(rules[fewer], without[fewer])
 
     def _rows_of(self, rules: Int64, occurred: Float64 | None) -> Int32:
-        """Return the numbers, plus one, of the rows of rules [rules, per_rule].
-
-        `occurred` is how often each occurred, where a template asks for it.
-        """
+        """Return the numbers, plus one, of the rows of rules [rules, per_rule]."""
         grammar = self.grammar
         occurred = np.zeros(rules.size) if occurred is None else occurred
         if self._spelling:

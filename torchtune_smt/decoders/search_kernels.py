@@ -147,11 +147,13 @@ class Rules(NamedTuple):
         in the target side.
     score (float64 [rules, 2]): W·features of the rule, the language model left out; log10
         probability of the string before the first gap.
+    lm_weight: of log10 probabilities.
     """
 
     order: Int32
     state: Int32
     score: Float64
+    lm_weight: float
 
 
 class Chart(NamedTuple):
@@ -181,12 +183,15 @@ class Queue(NamedTuple):
     score (float64 [room, scores]): what a search keeps of a candidate.
     key (float64 [room])
     value (int32 [room]): the heap; see `heap_push`.
+    slots (int64 [slots, 2]): a hash table of (stamp, item); a slot is free unless it has the stamp
+        of the cell or stack.
     """
 
     cand: Int32
     score: Float64
     key: Float64
     value: Int32
+    slots: Int64
 
 
 @kernel
@@ -202,23 +207,15 @@ def new_chart(items: int, edges: int) -> Chart:
 
 
 @kernel
-def new_queue(room: int, columns: int, scores: int) -> Queue:
-    """Return an empty queue with room for so many candidates."""
+def new_queue(room: int, columns: int, scores: int, items: int) -> Queue:
+    """Return an empty queue with room for so many candidates and items."""
     return Queue(
         np.empty((room, columns), np.int32),
         np.empty((room, scores), np.float64),
         np.empty(room, np.float64),
         np.empty(room, np.int32),
+        np.zeros((table_size(items), 2), np.int64),
     )
-
-
-@kernel
-def new_slots(items: int) -> Int64:
-    """Return a hash table for the items of a cell or stack: int64 (stamp, item) [slots, 2].
-
-    A slot is free unless it has the stamp of the cell or stack.
-    """
-    return np.zeros((table_size(items), 2), np.int64)
 
 
 @inlined

@@ -199,4 +199,4 @@ def score_rules(
                 order[k] = order[k - 1]
                 k -= 1
             order[k] = r
-    return Rules(order, targets.state, score)
+    return Rules(order, targets.state, score, lm_weight)

@@ -1,10 +1,9 @@
 """What translates: a grammar and a language model, built from a bitext or read from files."""
 
 from torchtune_smt.models.base import Model, ModelSource
-from torchtune_smt.models.built import BitextModel, PhraseModel
+from torchtune_smt.models.built import BitextModel, JointModel, PhraseModel
 from torchtune_smt.models.files import FileModel, MosesModel
 from torchtune_smt.models.folder import load_model
-from torchtune_smt.models.joint import JointModel
 
 __all__ = [
     "BitextModel",

@@ -84,20 +84,13 @@ class ModelSource(Protocol):
     ) -> Model:
         """Return the model, building what is missing.
 
-        Raises InputError: a file or the folder is missing or bad.
-
         bitext: reads the training bitext; asked only if the model is made from it.
         folds: whether cross-fitted language models are wanted.
-        report: told what is done.
         compare_bitext: whether a model of another bitext is built anew; if not, the bitext is only
             read to build a model that is missing.
         may_write: whether a model may be built, and binary copies be left beside it. If not, one
             that is missing is refused.
         """
-
-
-# A model of so many bytes takes a while to open, and memory: it is announced.
-LARGE: Final = 10**9
 
 
 def model_size(options: Mapping[str, Any]) -> int:
@@ -110,6 +103,8 @@ def model_size(options: Mapping[str, Any]) -> int:
 
 
 _NO_FILES: Final = ("_target_", "alignment_file")
+# A model of so many bytes takes a while to open, and memory: it is announced.
+LARGE: Final = 10**9
 
 
 def announcement(options: Mapping[str, Any]) -> str | None:

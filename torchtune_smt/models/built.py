@@ -9,7 +9,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
@@ -19,6 +19,7 @@ from torchtune_smt.core.archive import ArraysOnDisk, OtherVersionError, file_che
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import restored
 from torchtune_smt.core.textio import atomic_folder, read_bytes
+from torchtune_smt.core.weights_io import Part, digest_of
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.alignment import (
     ALIGNERS,
@@ -73,8 +74,7 @@ class BuiltModel(Checked, ModelSource):
     """A grammar and a language model of a bitext; see `ModelSource`.
 
     folder: where it is kept; see `torchtune_smt.models.folder`.
-    aligner ("fast_align", "hmm", "eflomal")
-    iterations: as `align` takes them.
+    aligner, iterations: as `align` takes them.
     alignment_file: take the alignment from this Pharaoh file instead.
     max_phrase_length, table_limit: as the extraction takes them.
     order: of the language model.
@@ -119,7 +119,7 @@ class BuiltModel(Checked, ModelSource):
         check_fallback(self.discount_fallback)
 
     def unused(self) -> Mapping[str, str]:
-        """Return the options of the aligner if the alignment is given; see `ModelSource`."""
+        """Return the options of the aligner if the alignment is given."""
         if self.alignment_file is None:
             return {}
         return dict.fromkeys(ALIGNER_SETTINGS, "model.alignment_file has the alignment")
@@ -127,10 +127,7 @@ class BuiltModel(Checked, ModelSource):
     def check_training(self, folds: bool) -> None:
         """Raise InputError if there are no folds, and they are wanted."""
         if folds and not self.folds:
-            raise InputError(
-                "lm=folds needs cross-fitted language models, and model.folds is 0: set "
-                "model.folds=10"
-            )
+            raise InputError("lm=folds needs cross-fitted language models: set model.folds=10")
 
     def open(
         self,
@@ -167,9 +164,7 @@ class BuiltModel(Checked, ModelSource):
         Raises InputError: the bitext or the alignment file is bad; or the folder cannot be written
         to, or has files that are of no model.
 
-        report: told what is done.
-        folds: whether cross-fitted language models are wanted, which only tuning on the bitext
-            needs.
+        folds: whether cross-fitted language models are wanted, as for tuning on the bitext.
         """
         folder = Path(self.folder)
         check_replaceable(folder)
@@ -184,17 +179,16 @@ class BuiltModel(Checked, ModelSource):
     def why_not_built(self, bitext: Corpus | None, *, folds: bool = True) -> str | None:
         """Return why the folder is not the model of this bitext and these options, None if it is.
 
-        Without a bitext, the options alone are compared: the model may have moved away from its
-        text. With folds, cross-fitted language models are wanted.
+        Without a bitext, the options alone are compared: the model may have moved from its text.
         """
         path = restored(Path(self.folder), MANIFEST) / MANIFEST
         if not self.is_there():
             return "there is no whole model"
         try:
             manifest = ARCHIVE.read_json(path)
-            built, parts = dict(manifest["settings"]), dict(manifest["parts"])
-            digests = manifest["bitext"], manifest["alignment"]
+            built, parts = dict(manifest["settings"]), {**manifest["parts"]}
             parts.pop(ALIGNMENT, None)
+            made_from = {what: manifest[what] for what in ("bitext", "alignment")}
         except OtherVersionError:
             return "it was built by another version of this package"
         except (ValueError, KeyError, TypeError):
@@ -207,30 +201,15 @@ class BuiltModel(Checked, ModelSource):
         for name, value in json.loads(json.dumps(self._settings())).items():
             if built.get(name) != value and (folds or name not in FOLDS_SETTINGS):
                 return f"it was built with {name}={built.get(name)}, not {value}"
-        if bitext is not None and digests[0] != _digest(bitext):
-            return "it was built from another bitext"
-        if bitext is not None and digests[1] != self._alignment_digest():
-            return "it was built from another alignment"
-        for part in parts:
-            if not (path.parent / part).exists():
-                return f"{part} is missing"
+        if bitext is not None:
+            for what, own in ("bitext", _digest(bitext)), ("alignment", self._alignment_digest()):
+                if made_from[what] != own:
+                    return f"it was built from another {what}"
+        if missing := [part for part in parts if not (path.parent / part).exists()]:
+            return f"{missing[0]} is missing"
         if folds and FOLDS not in parts:
             return "it has no cross-fitted language models yet"
         return None
-
-    def _extract(
-        self,
-        sources: Sequence[Sequence[str]],
-        targets: Sequence[Sequence[str]],
-        alignments: Sequence[Alignment],
-        arrays: ArraysOnDisk,
-    ) -> ExtractedGrammar:
-        """Return the grammar of an aligned bitext, extracted with the options of the same names."""
-        extract: Callable[..., ExtractedGrammar]
-        extract = extract_phrases if self.phrases else extract_grammar
-        taken = inspect.signature(extract).parameters
-        options = {name: value for name, value in vars(self).items() if name in taken}
-        return extract(sources, targets, alignments, arrays=arrays, **options)
 
     def _settings(self) -> dict[str, Any]:
         """Return what a model is built with, wherever it lies."""
@@ -262,8 +241,14 @@ class BuiltModel(Checked, ModelSource):
 
         def write_grammar() -> tuple[str, str]:
             links = alignments or read_alignments(folder / ALIGNMENT)
+            extract: Callable[..., ExtractedGrammar]
+            extract = extract_phrases if self.phrases else extract_grammar
+            # With the options of the same names.
+            taken = inspect.signature(extract).parameters
+            options = {name: value for name, value in vars(self).items() if name in taken}
             with tempfile.TemporaryDirectory(dir=folder) as place:
-                grammar = self._extract(sources, targets, links, ArraysOnDisk(Path(place)))
+                arrays = ArraysOnDisk(Path(place))
+                grammar = extract(sources, targets, links, arrays=arrays, **options)
                 return save_grammar(folder / GRAMMAR, grammar), f"extracted {len(grammar):,} rules"
 
         def write_language_model() -> tuple[str, str]:
@@ -276,14 +261,8 @@ class BuiltModel(Checked, ModelSource):
             if self.leave_out != LEAVE_OUT[0]:
                 grammar = load_grammar(folder / GRAMMAR).leaving_out_identical()
                 numbers = [grammar.left_out_first(i) for i in range(len(targets))]
-            checksum = build_folds(
-                folder / FOLDS,
-                targets,
-                self.folds,
-                self.order,
-                self.discount_fallback,
-                numbers=numbers,
-            )
+            path, settings = folder / FOLDS, (self.folds, *language_model)
+            checksum = build_folds(path, targets, *settings, numbers=numbers)
             return checksum, f"estimated {self.folds} cross-fitted language models"
 
         def write_classes_of(part: str, text: Sequence[Sequence[str]]) -> tuple[str, str]:
@@ -299,18 +278,16 @@ class BuiltModel(Checked, ModelSource):
             "alignment": self._alignment_digest(),
         }
         digests = part_digests(made_from)
-        of_classes: dict[str, Callable[[], tuple[str, str]]] = {
-            part: partial(write_classes_of, part, text)
-            for part, text in zip(CLASSES, (sources, targets), strict=True)
-            if self.classes is not None
-        }
         steps = {
             ALIGNMENT: write_alignment,
             GRAMMAR: write_grammar,
             LANGUAGE_MODEL: write_language_model,
-            **of_classes,
-            **({FOLDS: write_folds} if folds and self.folds else {}),
         }
+        if self.classes is not None:
+            for part, text in zip(CLASSES, (sources, targets), strict=True):
+                steps[part] = partial(write_classes_of, part, text)
+        if folds and self.folds:
+            steps[FOLDS] = write_folds
         parts: dict[str, str] = {}
         for part, write in steps.items():
             before = time.perf_counter()
@@ -320,7 +297,7 @@ class BuiltModel(Checked, ModelSource):
             if taken is None:
                 parts[part], said = write()
             else:
-                parts[part], said = taken.checksum, f"shared {part} with {taken.folder}"
+                parts[part], said = taken[1], f"shared {part} with {taken[0]}"
             report(f"{said} ({time.perf_counter() - before:.1f} s)")
         content = made_from | {"parts": parts, "files": file_checksums(folder, parts)}
         ARCHIVE.write_json(folder / MANIFEST, content)
@@ -336,10 +313,8 @@ def _digest(bitext: Corpus) -> str:
 
 @dataclass(frozen=True)
 class BitextModel(BuiltModel):
-    """A hierarchical grammar and a language model of a bitext; see `ModelSource`.
+    """A hierarchical grammar and a language model of a bitext; for others see `BuiltModel`.
 
-    folder, aligner, iterations, alignment_file, order, discount_fallback, folds, leave_out,
-    classes: see `BuiltModel`.
     max_phrase_length, max_symbols, unaligned_edges, counts, table_limit: as `extract_grammar` takes
         them.
     rule_counts: add features of how often a rule occurred (`ExtractedGrammar`); the model that is
@@ -366,18 +341,14 @@ class BitextModel(BuiltModel):
         return replace(model, grammar=model.grammar.with_rule_counts())
 
     def _settings(self) -> dict[str, Any]:
-        """Return what a model is built with: nothing that is added when it is open."""
-        settings = super()._settings()
-        del settings["rule_counts"]
-        return settings
+        # Those are added when it is open.
+        return {n: value for n, value in super()._settings().items() if n != "rule_counts"}
 
 
 @dataclass(frozen=True)
 class PhraseModel(BuiltModel):
-    """A phrase table with reordering scores and a language model of a bitext; see `ModelSource`.
+    """A phrase table with reordering scores and a language model; for others see `BuiltModel`.
 
-    folder, aligner, iterations, alignment_file, order, discount_fallback, folds, leave_out,
-    classes: see `BuiltModel`.
     max_phrase_length, reordering, table_limit: as `extract_phrases` takes them.
     """
 
@@ -390,3 +361,82 @@ class PhraseModel(BuiltModel):
     def __post_init__(self) -> None:
         super().__post_init__()
         ReorderingType.parse(self.reordering).check_target()
+
+
+@dataclass(frozen=True)
+class PooledModels(Model):
+    """Models that are open, by whose they are; what else there is of a model is the first one's.
+
+    models: by the name of the part of a decoder that each is for.
+    """
+
+    models: Mapping[str, Model] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JointModel(ModelSource):
+    """The models of a hierarchical and of a phrase-based decoder; see `ModelSource`.
+
+    Each is what it is by itself: it lies in a folder of its own, which others may use.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = ("hiero.", "phrase.")
+    from_bitext: ClassVar[bool] = True
+    # Neither the one nor the other: it is no single decoder's.
+    phrases: ClassVar[None] = None  # type: ignore[assignment]
+
+    hiero: BuiltModel
+    phrase: BuiltModel
+
+    @property
+    def folder(self) -> str:
+        """Where they are kept."""
+        return " and ".join(model.folder for model in self._models.values())
+
+    @property
+    def _models(self) -> dict[str, BuiltModel]:
+        return {"hiero": self.hiero, "phrase": self.phrase}
+
+    def unused(self) -> Mapping[str, str]:
+        """Return the options that others cancel."""
+        parts = {name: model.unused() for name, model in self._models.items()}
+        return {f"{name}.{o}": why for name, part in parts.items() for o, why in part.items()}
+
+    def check_training(self, folds: bool) -> None:
+        """Raise InputError if one of them has no folds, and they are wanted."""
+        for model in self._models.values():
+            model.check_training(folds)
+
+    def is_there(self) -> bool:
+        """Return whether a folder holds a model."""
+        return any(model.is_there() for model in self._models.values())
+
+    def why_not_built(self, bitext: Corpus | None, *, folds: bool = True) -> str | None:
+        """Return why a folder is not the model of this bitext; see `BuiltModel.why_not_built`."""
+        reasons = (m.why_not_built(bitext, folds=folds) for m in self._models.values())
+        return next(filter(None, reasons), None)
+
+    def build(
+        self, bitext: Corpus, report: Callable[[str], None] = print, *, folds: bool = True
+    ) -> None:
+        """Build those that are not there; see `BuiltModel.build`."""
+        for model in self._models.values():
+            if model.why_not_built(bitext, folds=folds) is not None:
+                model.build(bitext, report, folds=folds)
+
+    def open(self, bitext: Callable[[], Corpus], **options: Any) -> PooledModels:
+        """Load both, built if need be; see `ModelSource`."""
+        models = {name: model.open(bitext, **options) for name, model in self._models.items()}
+        first, *_ = models.values()
+
+        def both(parts: list[Part]) -> Part:
+            return Part(" + ".join(p.name for p in parts), digest_of([p.digest for p in parts]))
+
+        return PooledModels(
+            first.grammar,
+            first.language_model,
+            grammar_part=both([model.grammar_part for model in models.values()]),
+            language_model_part=both([model.language_model_part for model in models.values()]),
+            classes=first.classes,
+            models=models,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -13,7 +13,6 @@ from torchtune_smt.core.accepts import TEXT, Checked, accepting, one_of
 from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import NamedWeights
-from torchtune_smt.core.textio import reading
 from torchtune_smt.core.weights_io import Part, digest_of, short
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.formats import Format, read_grammar, read_phrase_table
@@ -21,12 +20,7 @@ from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.lm.classes import WordClasses
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model, ModelSource
-from torchtune_smt.models.moses_ini import (
-    PENALTIES,
-    Feature,
-    MosesIni,
-    read_moses_ini,
-)
+from torchtune_smt.models.moses_ini import PENALTIES, Feature, MosesIni, read_moses_ini
 from torchtune_smt.models.moses_ini_writing import INI, write_moses_ini
 
 
@@ -36,9 +30,7 @@ class FileModel(Checked, ModelSource):
 
     grammar, language_model: their files.
     format ("cdec", "joshua", "moses"): of the grammar; told from its looks by default.
-    source_classes, target_classes: files of the classes of words; see `read_classes`.
-
-    Raises ValueError: there is no language model, or one file of classes alone.
+    source_classes, target_classes: both or none, files of the classes of words; see `read_classes`.
     """
 
     accepts = accepting(language_model=TEXT, format=one_of(*get_args(Format)).or_null())
@@ -56,7 +48,7 @@ class FileModel(Checked, ModelSource):
     def open(
         self, bitext: Callable[[], Corpus], *, may_write: bool = True, **options: Any
     ) -> Model:
-        """Read both files; see `ModelSource`."""
+        """Read both files."""
         grammar = read_grammar(self.grammar, self.format, cache=True, may_write=may_write)
         language_model = NgramModel.load(self.language_model, may_write=may_write)
         return Model(
@@ -78,9 +70,7 @@ class MosesModel(ModelSource):
     phrase_table, reordering_table, language_model: files to take in place of those that it names:
         an ARPA file, for example, where it names a binary one.
     rule_counts: add features of how often a phrase pair occurred (`read_phrase_table`).
-    source_classes, target_classes: files of the classes of words; see `read_classes`.
-
-    Raises ValueError: there is one file of classes alone.
+    source_classes, target_classes: both or none, files of the classes of words; see `read_classes`.
     """
 
     phrases: ClassVar[bool] = True
@@ -99,20 +89,17 @@ class MosesModel(ModelSource):
     def open(
         self, bitext: Callable[[], Corpus], *, may_write: bool = True, **options: Any
     ) -> Model:
-        """Read the files; see `ModelSource`."""
+        """Read the files."""
         ini = self._read_ini()
         phrases = self._file(ini, ini.phrases, self.phrase_table)
         arpa = self._file(ini, ini.language_model, self.language_model)
-        _check_text(arpa)
-        reordering = None
-        settings: Mapping[str, str] = {}
+        reordering, settings, name = None, dict[str, str](), ""
         if ini.reordering is not None:
             reordering = self._file(ini, ini.reordering, self.reordering_table)
-            settings = ini.reordering.settings
+            settings, name = {**ini.reordering.settings}, ini.reordering.name
         elif self.reordering_table is not None:
             raise InputError(
-                "names no reordering model, and model.reordering_table is given; add a line "
-                "LexicalReordering with its type= to [feature]",
+                "has no line LexicalReordering for model.reordering_table; add one, with its type=",
                 path=self.ini,
             )
         scores = ini.phrases.settings.get("num-features")
@@ -122,7 +109,7 @@ class MosesModel(ModelSource):
             scores=None if scores is None else int(scores),
             reordering=reordering,
             reordering_type=settings.get("type"),
-            reordering_name="" if ini.reordering is None else ini.reordering.name,
+            reordering_name=name,
             rule_counts=self.rule_counts,
         )
         ini.check_scores(table.dense_names, phrases)
@@ -192,15 +179,3 @@ def _part(phrases: Path, reordering: Path | None, kind: ReorderingType | None) -
         f"{phrases} with {reordering} as {kind.name}",
         digest_of([content, file_checksum(reordering), meaning]),
     )
-
-
-def _check_text(path: Path) -> None:
-    """Refuse a binary language model."""
-    with reading(path), path.open("rb") as file:
-        binary = file.read(5) == b"mmap "
-    if binary:
-        raise InputError(
-            "is a binary language model (build_binary); name the ARPA file that it was made from "
-            "with model.language_model, or write one with `lmplz -o 5 < text > lm.arpa`",
-            path=path,
-        )

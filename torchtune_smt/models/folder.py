@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from torchtune_smt.core.archive import Archive, cache_path, file_checksum
 from torchtune_smt.core.errors import REBUILD, InputError
@@ -74,12 +74,9 @@ FOLDS_SETTINGS = ("folds", "leave_out")
 def load_model(
     folder: str | os.PathLike[str], *, folds: bool = False, may_write: bool = True
 ) -> Model:
-    """Return the model in a folder, all of one version.
+    """Return the model in a folder, all of one version; for options see `ModelSource.open`.
 
     Raises InputError: the folder is not whole, or holds no cross-fitted models.
-
-    folds: whether cross-fitted language models are wanted.
-    may_write: whether binary copies of language models may be left in the folder.
     """
     name, folder = os.fspath(folder), restored(Path(folder), MANIFEST)
     for _ in range(_TRIES):
@@ -96,40 +93,30 @@ def load_model(
 def check_replaceable(folder: Path) -> None:
     """Raise InputError if what is in a folder would be lost when a model takes its place.
 
-    folder: it may be missing, be empty, or hold a model that is not whole.
+    It may be missing, be empty, or hold a model that is not whole.
     """
     if not folder.exists():
         return
-    ours = (folder / MANIFEST).is_file() or (folder.is_dir() and not any(folder.iterdir()))
-    if not ours:
+    if not (folder / MANIFEST).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InputError(
             "exists and holds no model; choose another folder, or remove it", path=folder
         )
     if Path.cwd().is_relative_to(os.path.realpath(folder)):
         raise InputError(
-            "is the folder that the command runs in, or one above it, and a model that is built "
-            "takes the place of its folder; run the command elsewhere, or choose another "
-            "model.folder",
+            "is the folder that the command runs in, or one above it, and would be replaced; run "
+            "the command elsewhere, or choose another model.folder",
             path=folder,
         )
-    other = _not_of_model(folder)
-    if other is not None:
-        raise InputError(
-            "is not of the model in this folder, and would be lost when that is built anew; move "
-            "it away, or choose another model.folder",
-            path=other,
-        )
-
-
-def _not_of_model(folder: Path) -> Path | None:
-    """Return a file or folder within a folder that no model has there, if there is one."""
     for where, folders, files in os.walk(folder):
         for name in sorted([*folders, *files]):
             path = Path(where, name)
             parts = map(name_when_whole, path.relative_to(folder).parts)
             if not _OF_MODELS.fullmatch("/".join(parts)):
-                return path
-    return None
+                raise InputError(
+                    "is not of the model in this folder, and would be lost when that is built "
+                    "anew; move it away, or choose another model.folder",
+                    path=path,
+                )
 
 
 def _load(name: str, folder: Path, folds: bool, may_write: bool) -> Model:
@@ -198,17 +185,9 @@ def file_checksums(folder: Path, parts: Iterable[str]) -> dict[str, str]:
     }
 
 
-class Taken(NamedTuple):
-    """The model that has a part, and the checksum of the part in its manifest."""
+def take_over(part: str, digest: str, folder: Path, new: Path) -> tuple[Path, str] | None:
+    """Share a part with a model that has it; return its folder and the part's checksum there.
 
-    folder: Path
-    checksum: str
-
-
-def take_over(part: str, digest: str, folder: Path, new: Path) -> Taken | None:
-    """Share a part with a model that has it; return None if there is none.
-
-    part: its name in a model folder.
     digest: of what it is made from; see `part_digests`.
     folder: where the model is going to be. Those beside it are looked at, and the one that is
         there.
@@ -227,7 +206,7 @@ def take_over(part: str, digest: str, folder: Path, new: Path) -> Taken | None:
             found = file_checksums(new, [part])
             named = dict(manifest["files"])
             if found == {n: named[n] for n in named if n.partition("/")[0] == part}:
-                return Taken(path.parent, str(manifest["parts"][part]))
+                return path.parent, str(manifest["parts"][part])
         remove(new / part)
         remove(cache_path(new / part))
     return None

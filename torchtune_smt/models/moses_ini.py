@@ -44,8 +44,8 @@ _LIMITS: Final = {
 # The sections that weights take, and all that are read.
 _OF_WEIGHTS: Final = ("feature", "weight", "weight-file")
 _READ: Final = (*_LIMITS, "input-factors", *_OF_WEIGHTS)
-# What Moses writes where there is no limit.
-_NONE: Final = {"distortion-limit": -1, "table-limit": 0}
+# The least of those that may be as Moses writes them where there is no limit.
+_LEAST: Final = {"distortion-limit": -1, "table-limit": 0}
 LANGUAGE_MODEL: Final = "LM0"
 """What the decoder calls its language model."""
 # Moses's weight of unknown words where it is given none.
@@ -84,12 +84,14 @@ class MosesIni:
     limits: Mapping[str, int] = field(default_factory=dict)
     weight_lines: Mapping[str, int] = field(default_factory=dict)
 
+    def error(self, message: str, line: int | None = None) -> InputError:
+        """Return an error in this file."""
+        return InputError(message, path=self.path, line=line)
+
     def file_of(self, feature: Feature) -> Path:
         """Return the file of a feature; raise InputError if it has no ``path``."""
         if "path" not in feature.settings:
-            raise InputError(
-                f"{feature.kind} has no path=; name its file", path=self.path, line=feature.line
-            )
+            raise self.error(f"{feature.kind} has no path=; name its file", feature.line)
         return self.path.parent / feature.settings["path"]
 
     def check_scores(self, names: Container[str], table: Path) -> None:
@@ -104,12 +106,8 @@ class MosesIni:
             for there in (names, self.weights)
         )
         if scores != weights:
-            raise InputError(
-                f"{label} has {weights} weights, and {table} has {scores} scores; give each its "
-                "weight",
-                path=self.path,
-                line=self.weight_lines[label],
-            )
+            message = f"{label} has {weights} weights, and {table} has {scores} scores"
+            raise self.error(f"{message}; give each its weight", self.weight_lines[label])
 
 
 def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> MosesIni:
@@ -120,10 +118,7 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
     ``[cube-pruning-pop-limit]`` and ``[stack]``. Other sections say how Moses is to run. The
     weights alone, of any model, are read by `read_any_weights`.
 
-    Raises InputError: the file is missing or bad, has a section that is read twice or one without
-    its value, names a feature twice, one that is not supported or a binary table, a feature is
-    called as one that the decoder has itself, or has no weights, or not as many as it has scores,
-    or weights are those of none.
+    Raises InputError: the file is bad, or names what is not supported.
 
     binary: whether the phrase table may be a binary one, as where its text is given by another
         option.
@@ -143,8 +138,7 @@ def read_any_weights(
     `PhraseDecoder`, where the language model is ``LM0`` whatever its name, and not as in the n-best
     lists that Moses writes. Names and values are in the order of the file.
 
-    Raises InputError: a file is missing or bad, a ``moses.ini`` has no weights, or a feature has a
-    weight twice.
+    Raises InputError: a ``moses.ini`` has no weights, or a feature has a weight twice.
     """
     if others:
         read = [read_any_weights(one, phrase_decoder=phrase_decoder) for one in (path, *others)]
@@ -161,7 +155,7 @@ def read_any_weights(
     if file is None:
         return names, values
     if not file.exists():
-        message = f"there is no file {file}; put it there, or name the one with the sparse weights"
+        message = f"there is no file {file}; name the one with the sparse weights"
         raise ini.error(message, ini.value("weight-file")[1])
     sparse, more = read_weights(file)
     named = sparse.names(range(len(sparse)))
@@ -191,8 +185,7 @@ def numbered(label: str, width: int) -> list[str]:
 def names_in_lists(label: str, width: int) -> list[str]:
     """Return what readers of Moses's n-best lists call the values of a feature.
 
-    As `numbered`, but one value whose name has an underscore is a sparse feature there, and keeps
-    its name.
+    One value whose name has an underscore is a sparse feature there, and keeps its name.
     """
     return [label] if width == 1 and "_" in label else numbered(label, width)
 
@@ -201,10 +194,6 @@ class Sections:
     """The lines of each section of a file with their numbers, without comments.
 
     read: the sections that are made use of, and may stand there once.
-
-    Raises InputError: the file is missing or bad, a section that is read stands there twice, or
-        something stands before the first one. Likewise where something is asked of a section that
-        it does not say.
     """
 
     def __init__(self, path: Path, read: Container[str] = _OF_WEIGHTS) -> None:
@@ -242,11 +231,9 @@ class Sections:
     def value(self, name: str) -> tuple[str, int]:
         """Return the one value of a section that is there, and its line."""
         lines = self.lines(name)
-        if not lines:
-            message = f"[{name}] is empty; write its value in the next line, or remove it"
-            raise self.error(message, self._begin[name])
-        if len(lines) > 1:
-            raise self.error(f"[{name}] has a second value; leave one of them", lines[1][1])
+        if len(lines) != 1:
+            message = f"[{name}] has {len(lines)} values; write one in the next line, or remove it"
+            raise self.error(message, lines[1][1] if lines else self._begin[name])
         return lines[0]
 
     def features(self, *, strict: bool) -> list[Feature]:
@@ -261,10 +248,9 @@ class Sections:
             settings: dict[str, str] = {}
             for word in words:
                 key, equals, value = word.partition("=")
-                if strict and not equals:
-                    raise self.error(f"{word!r} is no setting; write key=value", line)
-                if strict and key in settings:
-                    raise self.error(f"{key}= stands here twice; leave one of them", line)
+                if strict and (not equals or key in settings):
+                    message = f"{word!r} is no setting, or stands here twice; write key=value once"
+                    raise self.error(message, line)
                 settings.setdefault(key, value)
             number = counts[kind] = counts.get(kind, -1) + 1
             features.append(Feature(kind, settings.get("name", f"{kind}{number}"), settings, line))
@@ -274,20 +260,15 @@ class Sections:
         """Return weights and their lines, by the names of features that the lines have."""
         found: dict[str, tuple[list[float], int]] = {}
         for text, line in self.lines("weight"):
-            label, _, rest = text.partition("=")
-            label = label.strip(" \t")
-            values = []
-            for value in split_words(rest):
-                number = finite_number(value)
-                if number is None:
-                    raise self.error(f"{value!r} is no finite number", line)
-                values.append(number)
-            if not label or not values:
-                lacking = "weights" if label else "name"
-                raise self.error(f"has no {lacking}; write `Name= 0.5`", line)
+            label, _, rest = (part.strip(" \t") for part in text.partition("="))
+            values = [finite_number(value) for value in split_words(rest)] if rest else []
+            numbers = [value for value in values if value is not None]
+            if not label or not values or len(numbers) < len(values):
+                message = f"{text!r} is no name with weights that are finite numbers"
+                raise self.error(f"{message}; write `Name= 0.5`", line)
             if label in found:
                 raise self.error(f"{label} has weights already; remove one line", line)
-            found[label] = values, line
+            found[label] = numbers, line
         return found
 
     def weight_file(self) -> Path | None:
@@ -365,21 +346,15 @@ class _Reader(Sections):
     def _check(self, feature: Feature, before: list[Feature]) -> None:
         """Refuse a second penalty, and a feature that is called as another one."""
         kind, name = feature.kind, feature.name
-        problem = None
-        if kind in _PENALTIES and any(other.kind == kind for other in before):
-            problem = f"a second {kind} is not supported; remove it"
         # The decoder has these itself, by this name.
-        elif kind in _PENALTIES and name != f"{kind}0":
-            problem = f"{kind} must be called {kind}0; remove name={name}, in [weight] as well"
-        elif kind not in _PENALTIES and (
-            f"{name}_0" in PENALTIES or (name == LANGUAGE_MODEL and kind not in _LANGUAGE_MODELS)
-        ):
-            problem = f"the decoder has a feature {name} itself; give {kind} another name="
-            problem += ", in [weight] as well"
-        elif any(other.name == name for other in before):
-            problem = f"a second feature is called {name}; give it another name"
-        if problem is not None:
-            raise self.error(problem, feature.line)
+        own = LANGUAGE_MODEL if kind in _LANGUAGE_MODELS else f"{kind}0"
+        theirs = {LANGUAGE_MODEL, *(f"{penalty}0" for penalty in _PENALTIES)} - {own}
+        if kind in _PENALTIES and name != own:
+            message = f"a second {kind}, or one of another name than {own}, is not supported"
+            raise self.error(f"{message}; remove it, in [weight] as well", feature.line)
+        if name in theirs.union(other.name for other in before):
+            message = f"another feature is called {name}; give {kind} another name="
+            raise self.error(f"{message}, in [weight] as well", feature.line)
 
     def _only(self, features: list[Feature], kinds: tuple[str, ...], what: str) -> Feature:
         """Return the one feature of some kinds."""
@@ -397,14 +372,10 @@ class _Reader(Sections):
 
     def _limit(self, name: str, text: str, line: int) -> int:
         """Return a limit of the search."""
-        limit, none = self._integer(text, line), _NONE.get(name)
-        least = 0 if name == "distortion-limit" else 1
-        if limit == none:
-            return limit if limit < 0 else NO_LIMIT
+        limit, least = self._integer(text, line), _LEAST.get(name, 1)
         if limit < least:
-            also = "" if none is None else f", or {none} for none"
-            raise self.error(f"{name} must be {least} or more{also}, not {limit}", line)
-        return limit
+            raise self.error(f"{name} must be {least} or more, not {limit}", line)
+        return limit or (0 if least < 0 else NO_LIMIT)
 
     def _width(self, feature: Feature) -> int | None:
         """Return how many weights a feature has; None if its line does not say."""
@@ -430,10 +401,7 @@ class _Reader(Sections):
         named = {feature.name: feature for feature in features}
         for label, (values, line) in given.items():
             if label not in named:
-                message = (
-                    f"there is no feature {label}; remove its weights, or name it in [feature]"
-                )
-                raise self.error(message, line)
+                raise self.error(f"[feature] has no {label}; remove its weights, or name it", line)
             wanted = self._width(named[label])
             if wanted not in (None, len(values)):
                 message = f"{label} has {len(values)} weights, and {wanted} are needed"

@@ -40,8 +40,6 @@ def write_moses_ini(
     What else the other one says stays as it is; in another folder, relative paths become absolute.
     `PENALTIES` that have a weight, and that the other one lacks, are added to its features.
 
-    Raises InputError: the file cannot be written.
-
     weights: dense weights, called as in `MosesIni.weights`, or as readers of Moses's n-best lists
         call the features; 0 for those that are not mentioned.
     weight_file: file of the sparse weights, if there are any.
@@ -69,8 +67,6 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
     the lists do not have, such as those with ``tuneable=false`` and sparse ones that fire nowhere,
     keep the weights that they have in `ini`, whatever model that is of. Returns why nothing is
     written, if so.
-
-    Raises InputError: `ini` has changed meanwhile and is bad, or a file cannot be written.
     """
     if (folder / INI).exists() and (folder / INI).samefile(ini):
         return f"no {INI} is written: the one that tuning began with is in this folder"
@@ -102,10 +98,7 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
 
 
 def files_of_ini(ini: Path) -> list[Path]:
-    """Return a ``moses.ini`` and the file of sparse weights that it names, if it names one.
-
-    Raises InputError: it is missing or bad.
-    """
+    """Return a ``moses.ini`` and the file of sparse weights that it names, if it names one."""
     file = Sections(ini).weight_file()
     return [ini] if file is None else [ini, file]
 

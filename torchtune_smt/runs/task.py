@@ -17,8 +17,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import Origin, read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
-from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.decoders.uncovered import Uncovered
+from torchtune_smt.decoders.base import Decoder, Uncovered
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import BoundMetric, Judge, Metric, Score, bind_metric
 from torchtune_smt.metrics.lists import ExternalScores
