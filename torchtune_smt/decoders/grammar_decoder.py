@@ -366,7 +366,7 @@ class GrammarDecoder(Decoder):
                     what = f"needs more memory than there is; {cure}"
                 raise InputError(
                     f"sentence {source.index} (counted from 0), of {len(source.words)} words, "
-                    f"the first ones {' '.join(source.words[:6])!r}: its search {what}"
+                    f"{' '.join(source.words[:6])!r}: its search {what}"
                 ) from None
             return KBest(
                 index=rules.number,
