@@ -162,7 +162,7 @@ def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
         ({}, ["nothing", "data=example"], "nothing: no such file"),
         ({}, ["nothing", "nor_this"], "nothing: no such file"),
         ({}, [twice, "data=example"], f"{twice}: a is there twice, and one would be lost; "),
-        ({}, [sweep, sweep / "1"], "a run is named twice: "),
+        ({}, [sweep, sweep / "1"], "a run or a file is named twice: "),
         ({}, [file], "there is nothing to compare with"),
         ({"config.yaml": yaml.safe_dump(config)}, [sweep / "1", copy], "with other data than"),
         (
@@ -255,19 +255,6 @@ def test_what_is_no_text_has_no_score(lines: list[str], said: str) -> None:
         check_text("out", lines)
     # Some such lines among others are text.
     check_text("out", [*lines, "ein haus"])
-
-
-def test_lists_from_a_pipe_are_no_translations(tmp_path: Path) -> None:
-    (tmp_path / "ref").write_text("a\n")
-    for text, code in (("a\n", 0), ("0 ||| a ||| F=1 ||| 0\n", 1)):
-        reader, writer = os.pipe()
-        os.write(writer, text.encode())
-        os.close(writer)
-        pipe = f"/dev/fd/{reader}"
-        outcome = compare(tmp_path, pipe, "references=ref", FEW, command="evaluate")
-        os.close(reader)
-        assert outcome.code == code
-    assert f"{pipe}: holds n-best lists, which are read from plain files alone" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.rows_kernels import NOISE
 
@@ -28,32 +29,21 @@ def sparse_vector(
     )
 
 
-def score_rows(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
-    """Return W·H of some rows.
+def score_rows(
+    rows: Rows, weight: Tensor, feature: Int64 | None = None, *, drop_noise: bool = False
+) -> Tensor:
+    """Return W·H of rows, [rows], whose gradient is a sparse tensor: nothing is as long as D.
 
-    rows: H.
     weight (float tensor [D]): W, up to date for these features where an optimizer puts updates off.
-        Its gradient is sparse (COO): features that occur, each once, ascending. Nothing is as long
-        as D.
+    feature (int64 [u]): those that occur, ascending, in which the ids of rows are places, as from
+        `Rows.numbered`; the gradient has them alone. None: all of the weights.
     drop_noise: leave a feature out of the gradient where rows cancel but for rounding, which
         AdaGrad would blow up to a step of full size.
-
-    Returns tensor [rows]
     """
-    feature, numbered = rows.numbered()
-    return _scores(torch.from_numpy(feature), numbered, weight, drop_noise)
-
-
-def score_numbered(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
-    """Return W·H of rows from `Rows.numbered`, with the weights of their features alone."""
-    return _scores(torch.arange(weight.numel(), device=weight.device), rows, weight, drop_noise)
-
-
-def _scores(feature: Tensor, rows: Rows, weight: Tensor, drop_noise: bool) -> Tensor:
-    """Return the scores of rows whose ids are places in `feature`."""
+    ids = torch.arange(weight.numel()) if feature is None else torch.from_numpy(feature)
     return sparse_scores(
         weight,
-        feature.to(weight.device),
+        ids.to(weight.device),
         torch.from_numpy(rows.begin).to(weight.device),
         torch.from_numpy(rows.feature.astype(np.int64)).to(weight.device),
         torch.from_numpy(rows.value).to(weight.device, weight.dtype),

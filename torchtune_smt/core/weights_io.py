@@ -79,7 +79,7 @@ class Origin:
     """What weights belong to.
 
     parts: those of a model, or of k-best lists.
-    dense: the dense features of k-best lists, if they are known: names do not tell.
+    dense: the dense features of k-best lists, if they are known.
     """
 
     parts: Mapping[str, Part]
@@ -87,31 +87,18 @@ class Origin:
 
     @classmethod
     def of_model(cls, grammar: Part, language_model: Part, features: Part, text: str) -> Origin:
-        """Return the origin of weights that a decoder was tuned to.
-
-        text: the languages, and how text was prepared.
-        """
+        """Return the origin of weights that a decoder was tuned to; see `text`."""
         parts = (grammar, language_model, features, Part(text))
         return cls(dict(zip(_MODEL, parts, strict=True)))
 
     @classmethod
     def of_lists(cls, names: Sequence[str], dense: Sequence[str] | None = None) -> Origin:
-        """Return the origin of weights that were tuned on k-best lists.
-
-        names: of the lists.
-        dense: the dense features, if they are known.
-        """
+        """Return the origin of weights that were tuned on k-best lists of some names."""
         return cls({_LISTS[0]: Part(" ".join(names))}, dense)
 
     @classmethod
     def parse(cls, comments: Sequence[str], path: str | os.PathLike[str]) -> Origin | None:
-        """Return the origin that a weights file names; None if it names none.
-
-        comments: the comments at its top.
-        path: the file.
-
-        Raises InputError: the comments are not whole.
-        """
+        """Return the origin that the comments at the top of a weights file name, if they do."""
         if _TITLE not in comments:
             return None
         behind = comments[comments.index(_TITLE) + 1 :]
@@ -139,15 +126,6 @@ class Origin:
     def text(self) -> str:
         """The languages of a model, and how text was prepared."""
         return self.parts["text"].name
-
-    @property
-    def lowercased_first(self) -> bool:
-        """Whether text was lowercased before its other steps, as it was once, and no longer is.
-
-        It has other tokens then: the tokeniser looks at case.
-        """
-        _, *steps = self.text.split() if self.is_model else [""]
-        return steps[:2] in (["lowercase", "normalize"], ["lowercase", "tokenize"])
 
     def comments(self) -> list[str]:
         """Return the comments for a weights file."""
@@ -205,8 +183,8 @@ def _list(parts: Mapping[str, Part], kinds: Sequence[str] | Mapping[str, Part]) 
 # Coordinates that are read at a time, which bounds the memory of bringing them up to date.
 CHUNK = 1 << 20
 
-_BYTE_ORDER_MARK = "\ufeff"
-WRITABLE = re.compile(r"(?![#\ \t])[^\n\r\0]*[^\n\r\ \t\0](?<![\ \t]=)")
+# A reader drops a byte order mark where a file begins with it.
+WRITABLE = re.compile(r"(?![#\ \t\ufeff])[^\n\r\0]*[^\n\r\ \t\0](?<![\ \t]=)")
 
 _PROBLEMS = {
     kernels.NO_VALUE: "has no value; write `name value`",
@@ -233,9 +211,8 @@ def save_weights(
     Returns int: the number of weights written.
 
     Raises ValueError: a weight is NaN or infinite, or a name cannot be written: it is empty, begins
-        with ``#``, or has a line break or a zero byte, or a blank at its begin or end or before a
-        ``=`` there.
-    Raises InputError: the folder cannot be written to.
+        with ``#`` or a byte order mark, or has a line break or a zero byte, or a blank at its begin
+        or end or before a ``=`` there.
     """
     chosen_ids, chosen_values = [], []
     dimension = len(weights.features)
@@ -260,9 +237,6 @@ def save_weights(
     dense = int(np.searchsorted(ids, weights.n_dense))
     entries[dense:] = sorted(entries[dense:])
     comments = [] if origin is None else origin.comments()
-    if not comments and entries and entries[0][0].startswith(_BYTE_ORDER_MARK):
-        # Readers drop it where a file begins with it.
-        comments = ["The name below begins with a byte order mark."]
     with atomic_writer(path) as file:
         file.writelines(f"# {comment}\n" for comment in comments)
         file.writelines(f"{name} {value!r}\n" for name, value in entries)
@@ -279,8 +253,8 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]:
     Returns names: in the order of the file: names[i] has the weight values[i].
     Returns values
 
-    Raises InputError: the file is missing or not UTF-8; a line lacks its name or value, has a value
-        that is no finite number, or names a feature again.
+    Raises InputError: a line lacks its name or value, has a value that is no finite number, or
+        names a feature again; or as `read_text`.
     """
     text = _read(path)
     check_utf8(text, path)
@@ -353,11 +327,7 @@ def _read(path: str | os.PathLike[str]) -> bytearray:
 
 
 def read_origin(path: str | os.PathLike[str]) -> Origin | None:
-    """Return what a weights file says that it belongs to; None if it says nothing, as others do.
-
-    Raises InputError: the file is missing, no plain file, or not UTF-8; or what it says is not
-        whole.
-    """
+    """Return what a weights file says that it belongs to; None if it says nothing, as others do."""
     check_plain(path)
     top = takewhile(lambda line: line.startswith("#") or not line.strip(), iterate_lines(path))
     return Origin.parse([line[1:].strip() for line in top], path)

@@ -15,7 +15,6 @@ from torchtune_smt.core.errors import InputError, cure_of, escaped, warn
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.text import BLANKS, split_fields, split_words, whole_number
 from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
-from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
@@ -104,15 +103,13 @@ def found_systems(
 
     Raises InputError: something is named twice, or a folder holds no finished run.
     """
-    if twice := _repeated(path for paths in named.values() for path in paths):
-        raise InputError(f"systems names a file twice: {', '.join(twice)}")
     found = {
         name: [output for path in paths for output in _outputs(Path(path), marker)]
         for name, paths in named.items()
     }
     places = [output.path.resolve() for outputs in found.values() for output in outputs]
     if twice := _repeated(places):
-        raise InputError(f"a run is named twice: {', '.join(map(str, twice))}")
+        raise InputError(f"a run or a file is named twice: {', '.join(twice)}")
     return _named(found[""], group_seeds) if list(found) == [""] else found
 
 
@@ -292,28 +289,22 @@ def of_skipped(corpus: Corpus | None, count: int) -> str:
 
 
 def columns_of(
-    given: Sequence[Sequence[str]],
-    files: Sequence[str],
-    references: int,
-    skipped: Corpus | None = None,
+    given: Sequence[Sequence[str]], files: Sequence[str], skipped: Corpus | None = None
 ) -> list[list[str]]:
     """Return the lines of all files, behind columns that are given: all must have as many lines.
 
-    They are read side by side, so that one that is far too long takes no memory. The first files
-    are those of references. `skipped` is the corpus, where it may lack lines that files have.
+    They are read side by side, so that one that is far too long takes no memory. The first is of
+    references. `skipped` is the corpus, where it may lack lines that files have.
     """
     try:
         rows = list(parallel_lines([*given, *map(iterate_lines, files)]))
     except UnequalLinesError as error:
         first, *_ = error.counts
-        for number, (path, count) in enumerate(zip(files, error.counts[len(given) :], strict=True)):
+        for path, count in zip(files, error.counts[len(given) :], strict=True):
             if count != first:
                 raise InputError(
-                    f"has {count} lines, {files[0]} has {first}; every file of references "
-                    "needs one line a sentence"
-                    if number < references
-                    else f"has {count} lines, and there are references of {first} sentences; both "
-                    f"need one line a sentence{of_skipped(skipped, count)}",
+                    f"has {count} lines, and there are references of {first} sentences; every file "
+                    f"needs one line a sentence{of_skipped(skipped, count)}",
                     path=path,
                 ) from None
     return [[row[i] for row in rows] for i in range(len(given) + len(files))]
@@ -408,29 +399,17 @@ class Compared:
         first: Path | None = None
         for output in outputs:
             data = output.data
-            if data is None:
-                continue
-            other = found is not None and self._of_set(data) != self._of_set(found)
-            tokens = _has_other_tokens(output, data)
-            if (tokens or other) and self.references is not None:
-                return None
-            instead = "or give" if tokens else "or"
-            cure = f", {instead} references=[FILE,...]" if self.takes_references else ""
-            if tokens:
-                raise InputError(
-                    "was made of text that was lowercased before it was tokenised, which splits it "
-                    f"in other places than the order of now; tune anew{cure}"
-                    + (" that are split so, too" if cure else ""),
-                    path=output.folder,
-                )
-            if other:
+            if found is None:
+                found, first = data, output.folder
+            elif data is not None and self._of_set(data) != self._of_set(found):
+                if self.references is not None:
+                    return None
+                cure = ", or references=[FILE,...]" if self.takes_references else ""
                 raise InputError(
                     f"was tuned with other data than {first}, or text that is prepared in another "
                     f"way; say what is to be compared: data=NAME{cure}",
                     path=output.folder,
                 )
-            if found is None:
-                found, first = data, output.folder
         return found
 
     def _of_set(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -444,7 +423,7 @@ class Compared:
         chosen: the one sentence that is decoded; None: all are.
 
         Raises InputError: there is no such set or sentence; or one has more words than a run
-            decodes, which is found before any of them does.
+            decodes.
         """
         with named_errors("data", data):
             dataset = Dataset(**data)
@@ -480,8 +459,6 @@ class Compared:
 
         with_source: whether the corpus is wanted even where at most its references are needed.
 
-        Raises InputError: there are no references; files do not have a line for each sentence; or
-            there are weights, and nobody says what they are to translate.
         """
         split = self.split
         self.check_words(output.path for output in every if output.kind == "run")
@@ -518,7 +495,7 @@ class Compared:
             # Of files that are given: those of all lines.
             count = len(self.references)
             named = [*self.references, *map(str, files.values())]
-            columns = (None if made else _by_id(named, count)) or columns_of([], named, count)
+            columns = (None if made else _by_id(named, count)) or columns_of([], named)
             rows = [list(row) for row in zip(*columns[:count], strict=True)]
             for path, lines in zip(self.references, columns, strict=False):
                 check_text(path, lines)
@@ -527,7 +504,7 @@ class Compared:
             skipped = corpus
             rows = [[" ".join(words) for words in row] for row in corpus.references]
             first = [row[0] for row in rows]
-            columns = columns_of([first], [*map(str, files.values())], 0, corpus)[1:]
+            columns = columns_of([first], [*map(str, files.values())], corpus)[1:]
         else:
             raise InputError(
                 "there is nothing to compare with: give references=[FILE,...], or data=NAME, whose "
@@ -535,12 +512,6 @@ class Compared:
             )
         read = dict(zip(files, columns, strict=True))
         for output, lines in read.items():
-            if output.kind == "translations" and lines and is_list_line(lines[0]):
-                raise InputError(
-                    "holds n-best lists, which are read from plain files alone; copy what comes "
-                    "from it to one",
-                    path=output.path,
-                )
             if output.kind == "translations":
                 check_text(output.path, lines)
         for output, lines in made.items():
@@ -571,15 +542,5 @@ class Compared:
         if output.folder is None:
             return False
         own = output.data
-        other = (
-            data is not None
-            and own is not None
-            and (self._of_set(own) != self._of_set(data) or _has_other_tokens(output, data))
-        )
+        other = data is not None and own is not None and self._of_set(own) != self._of_set(data)
         return output.kind == "weights" or other or not output.translations(self.split).is_file()
-
-
-def _has_other_tokens(output: Output, data: Mapping[str, Any]) -> bool:
-    """Return whether a run made other tokens of the text than these data make now."""
-    origin = None if output.weights is None else read_origin(output.weights)
-    return origin is not None and origin.lowercased_first and bool(data.get("lowercase"))

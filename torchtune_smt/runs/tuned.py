@@ -167,14 +167,6 @@ class TunedSystem:
         """Raise InputError if weights are of another model, or of text prepared in another way."""
         if named is None or not named.is_model:
             return
-        # What is split in other places has a model of its own, too, by which nobody would know why.
-        if named.lowercased_first and "lowercase" in here.text.split():
-            raise InputError(
-                f"belongs to text that was prepared as {named.text}, in an order that splits it in "
-                f"other places than {here.text}; tune anew, or translate text that is lowercased "
-                "already, with data.lowercase=false",
-                path=self.path,
-            )
         difference = named.difference(here)
         if difference is not None:
             raise InputError(
@@ -245,15 +237,10 @@ def other_model(
     for path in others:
         own, other = decoders[path], decoders[first]
         target = str(own["_target_"])
-        if target != other["_target_"]:
+        ours = target.startswith(f"{PACKAGE.name}.")
+        if target != other["_target_"] or (not ours and own != other):
             return InputError(
-                f"is of a run with the decoder {target}, and {first} of one with "
-                f"{other['_target_']}; {_ONE_MODEL}",
-                path=path,
-            )
-        if not target.startswith(f"{PACKAGE.name}.") and own != other:
-            return InputError(
-                f"is of a run with other options of the decoder {target} than {first}; "
+                f"is of a run with another decoder than {first}, or other options of it; "
                 f"{_ONE_MODEL}",
                 path=path,
             )

@@ -58,13 +58,9 @@ _SCALED_ON: Final = 100
 
 
 class Tuning:
-    """How the parts of a run tune.
-
-    It is made before anything is read or built: bad options are found then.
+    """How the parts of a run tune; bad options are found before anything is read or built.
 
     dimension: OSCAR's d, once it has been counted.
-
-    Raises InputError: an option is out of range, or has no effect.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -279,7 +275,7 @@ class Tuning:
 
     @property
     def uses_engine(self) -> bool:
-        """Whether workers of an engine compute something."""
+        """Whether workers compute something."""
         return self.strategy.shards_data or self.strategy.decodes_lists
 
     @property
@@ -323,14 +319,9 @@ class Tuning:
         optimizer, name = self._parts.optimizer, type(self.strategy).__name__
         tuner, online = self._parts.tuner.__name__, self._parts.online
         if not online and not isinstance(self.strategy, Serial | Decode):
-            if self._takes.isdisjoint(("collector", "train", "dev")):
-                raise InputError(
-                    f"parallel: {name} gives each shard a decoder, and {tuner} takes none: take "
-                    "parallel=serial, or let its class have an argument decoder"
-                )
             raise InputError(
-                f"parallel: {name} spreads the mini-batches of an epoch, and this tuner collects "
-                "lists of all sentences: take parallel=decode, or tuner=online"
+                f"parallel: {name} spreads the mini-batches of an epoch, and {tuner} takes no "
+                "decoder: take parallel=decode if it collects lists of all sentences, or serial"
             )
         if online and self.strategy.decodes_lists:
             raise InputError(
@@ -340,9 +331,8 @@ class Tuning:
             )
         if self.strategy.shards_data and optimizer.averages:
             raise InputError(
-                f"optimizer.average={optimizer.average}: under parallel={name.lower()} "
-                "each shard has an optimizer of its own, whose average nobody asks for; set "
-                "optimizer.average=none, and tuner.result=average for the mean over epochs"
+                f"optimizer.average={optimizer.average}: under parallel={name.lower()} each shard "
+                "has an optimizer of its own; leave it out, and set tuner.result=average"
             )
         resends = self.strategy.shards_data and getattr(self.strategy, "resends", True)
         if resends and optimizer.forgets:
@@ -441,19 +431,14 @@ def refuse_device(parts: Parts) -> None:
 def _counted(parts: Parts) -> str | int:
     """Return whose features OSCAR's d counts, or the number that was given."""
     given, stored = parts.dimension, parts.decoder.stored
-    if given is None:
-        return "charts" if parts.online and not stored else "lists"
+    usual = "charts" if parts.online and not stored else "lists"
     if given == "charts" and stored:
-        raise InputError(
-            "regularizer.dimension=charts: stored k-best lists come without charts; set lists, or "
-            "a number"
-        )
-    if given == "lists" and parts.online and not stored:
-        raise InputError(
-            "regularizer.dimension=lists: while tuning online decodes, its lists are not known "
-            "beforehand; set charts, or a number"
-        )
-    return given
+        why = "stored k-best lists come without charts"
+    elif given == "lists" and usual == "charts":
+        why = "while tuning online decodes, its lists are not known beforehand"
+    else:
+        return usual if given is None else given
+    raise InputError(f"regularizer.dimension={given}: {why}; set {usual}, or a number")
 
 
 def _nothing_to_scale() -> InputError:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.scoring import score_numbered
+from torchtune_smt.core.scoring import score_rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
@@ -179,7 +179,7 @@ def _gradient(
     # A caller may be somebody who needs no gradients.
     with torch.inference_mode(False), torch.enable_grad():
         weight = torch.from_numpy(values).to(device).requires_grad_()
-        losses = losses_of(score_numbered(numbered, weight, drop_noise=is_listwise(loss)))
+        losses = losses_of(score_rows(numbered, weight, drop_noise=is_listwise(loss)))
         if losses.numel():
             torch.autograd.backward(reduce(losses, loss.reduction))
     version = snapshot.version
