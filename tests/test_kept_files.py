@@ -151,16 +151,6 @@ def test_what_a_stranger_recorded_is_shown_as_text(two: Path) -> None:
     assert "| features=\\x1b[31mred\\nline | " in outcome.out
 
 
-def test_a_configuration_that_grows_without_end(two: Path) -> None:
-    folder = two / "bomb"
-    shutil.copytree(two / "a", folder)
-    text = ["x0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n"]
-    text += [f"x{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)]
-    (folder / "config.yaml").write_text("".join(text) + "tuner: {tune_on: *a11}\nseed: 1\n")
-    said = "does not say what was tuned on; the run folder is damaged"
-    run_command("analyse", "spellings", "bomb", "words=[hotel]", folder=two).refused(said)
-
-
 def test_a_finished_run_is_still_overwritten(place: Path, run: Run) -> None:
     options = ["features=dense", "data.test=null", "tuner.epochs=1"]
     train(place, "run_twice", *options)

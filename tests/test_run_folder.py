@@ -181,7 +181,7 @@ REFUSED = {
     "init.values.x": [{"_target_": "os.system"}],
     "callbacks": [[{"_target_": "os.system"}]],
     # Interpolations
-    "data.name": ["${oc.env:HOME}", "a" * 20_000, "a\tb", "a\x1b[2Jb"],
+    "data.name": ["${oc.env:HOME}", "a\tb", "a\x1b[2Jb"],
     "loss.reduction": ['${oc.decode:"{_tar${x}get_: os.system}"}', "\\${x}"],
     "data.dev": [["${oc.env:HOME}", "b"], ["pipe", "pipe"], [["a"]]],
     # What is no file
@@ -275,7 +275,6 @@ def test_nothing_of_a_stranger_runs(stranger, run, command):
 DAMAGED = [
     *("{", "- [x]", "3", "\x00", "!!python/name:os.system", "", "\xff", "[" * 100_000),
     "!!python/object/apply:os.system [touch marker]",
-    "- &a x\n" + "- *a\n" * 300_000,
 ]
 RECORDS = ["config.yaml", ".hydra/overrides.yaml", ".hydra/hydra.yaml"]
 
