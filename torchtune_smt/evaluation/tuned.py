@@ -41,12 +41,11 @@ from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.kbest.order import combination, sorted_by
 from torchtune_smt.kbest.readers import keyed_lines
 from torchtune_smt.kbest.stored_lists import StoredLists, names_in
-from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
+from torchtune_smt.metrics import CharacterErrorRate, TranslationEditRate, WordErrorRate
 from torchtune_smt.metrics.base import Metric, References, measure_of
 from torchtune_smt.metrics.chrf import ChrF
 from torchtune_smt.metrics.lists import measured
 from torchtune_smt.metrics.mix import CorpusBleu
-from torchtune_smt.metrics.ter import TranslationEditRate
 from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.runs.outputs import check_text
 from torchtune_smt.tuners.auto import Auto

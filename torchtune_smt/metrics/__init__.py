@@ -19,10 +19,9 @@ from torchtune_smt.metrics.bleu import (
     SentenceBleu,
 )
 from torchtune_smt.metrics.chrf import ChrF
-from torchtune_smt.metrics.errors import CharacterErrorRate, WordErrorRate
+from torchtune_smt.metrics.errors import CharacterErrorRate, TranslationEditRate, WordErrorRate
 from torchtune_smt.metrics.lists import ExternalScores
 from torchtune_smt.metrics.mix import MetricMix
-from torchtune_smt.metrics.ter import TranslationEditRate
 
 __all__ = [
     "BleuPlusOne",

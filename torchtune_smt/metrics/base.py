@@ -31,14 +31,6 @@ def _without_bpe(words: list[str]) -> list[str]:
     return split_words(f"{line} ".replace("@@ ", ""))
 
 
-def _without_unknown(words: list[str]) -> list[str]:
-    return [word for word in words if word not in UNKNOWN_WORDS]
-
-
-def _lowercase(words: list[str]) -> list[str]:
-    return [word.lower() for word in words]
-
-
 @cache
 def _detokenizer() -> Any:
     # It takes long to import.
@@ -47,15 +39,11 @@ def _detokenizer() -> Any:
     return MosesDetokenizer(lang="en")
 
 
-def _detokenize(words: list[str]) -> list[str]:
-    return split_words(_detokenizer().detokenize(words))
-
-
 FILTERS: Final[dict[str, Callable[[list[str]], list[str]]]] = {
-    "unk": _without_unknown,
+    "unk": lambda words: [word for word in words if word not in UNKNOWN_WORDS],
     "bpe": _without_bpe,
-    "detokenize": _detokenize,
-    "lowercase": _lowercase,
+    "detokenize": lambda words: split_words(_detokenizer().detokenize(words)),
+    "lowercase": lambda words: [word.lower() for word in words],
 }
 
 
@@ -159,49 +147,53 @@ class CorpusMetric(Checked, ABC):
 
     def bind(self, references: References, words: Vocabulary) -> BoundCorpusMetric:
         """Prepare the references once; see `Metric.bind`."""
-        if self.filters:
-            references = [
-                row if row is ELSEWHERE else [filtered(one, self.filters) for one in row]
-                for row in references
-            ]
-        return self.bound(references, words)
+        return BoundCorpusMetric(self, references, words)
 
     @abstractmethod
-    def bound(self, references: References, words: Vocabulary) -> BoundCorpusMetric:
-        """Return the metric for references as filters leave them."""
+    def prepared(self, references: References, words: Vocabulary) -> Any:
+        """Return what `count` takes of references, as filters leave them."""
+
+    @abstractmethod
+    def count(self, references: Any, kbest: KBest, words: Vocabulary) -> NDArray[Any]:
+        """Return the statistics [k, width] of each hypothesis, of words as filters leave them.
+
+        references: of all sentences, as `prepared` gives them.
+
+        Raises InputError: there are none for ``kbest.index``.
+        """
+
+    def gains(self, statistics: NDArray[Any]) -> Float64:
+        """Return the gains of statistics [k, width]: the score of each hypothesis by itself."""
+        return self.measure.scores(statistics)
 
 
-class BoundCorpusMetric(ABC):
+class BoundCorpusMetric:
     """A `CorpusMetric` that knows the references of one set of sentences."""
 
-    def __init__(self, metric: CorpusMetric, words: Vocabulary) -> None:
-        self.measure = metric.measure
-        self._filters = metric.filters
+    def __init__(self, metric: CorpusMetric, references: References, words: Vocabulary) -> None:
+        self.metric, self.measure = metric, metric.measure
+        if metric.filters:
+            references = [
+                row if row is ELSEWHERE else [filtered(one, metric.filters) for one in row]
+                for row in references
+            ]
+        self._references = metric.prepared(references, words)
         self._words = words
 
     def statistics(self, kbest: KBest) -> NDArray[Any]:
         """Return the statistics [k, width] of each hypothesis of a list."""
-        if not self._filters:
-            return self.count(kbest)
-        names = [self._words.names(kbest.hypothesis(h)) for h in range(len(kbest))]
-        lines = [filtered(line, self._filters) for line in names]
-        tokens = self._words.intern([word for line in lines for word in line])
-        return self.count(
-            replace(kbest, token_begin=offsets([len(line) for line in lines]), tokens=tokens)
-        )
-
-    @abstractmethod
-    def count(self, kbest: KBest) -> NDArray[Any]:
-        """Return `statistics` of hypotheses as filters leave them."""
+        if self.metric.filters:
+            names = [self._words.names(kbest.hypothesis(h)) for h in range(len(kbest))]
+            lines = [filtered(line, self.metric.filters) for line in names]
+            tokens = self._words.intern([word for line in lines for word in line])
+            begin = offsets([len(line) for line in lines])
+            kbest = replace(kbest, token_begin=begin, tokens=tokens)
+        return self.metric.count(self._references, kbest, self._words)
 
     def gains(self, kbest: KBest) -> Float64:
-        """Return the gain (float64 [k]) of each hypothesis; see `gains_of_statistics`."""
+        """Return the gain (float64 [k]) of each hypothesis; see `CorpusMetric.gains`."""
         own = kbest.statistics if kbest.measure == self.measure else None
-        return self.gains_of_statistics(self.statistics(kbest) if own is None else own)
-
-    def gains_of_statistics(self, statistics: NDArray[Any]) -> Float64:
-        """Return the gains of statistics [k, width]: the score of each hypothesis by itself."""
-        return self.measure.scores(statistics)
+        return self.metric.gains(self.statistics(kbest) if own is None else own)
 
 
 def is_of_bleu(metric: Metric) -> bool:
@@ -229,18 +221,17 @@ class Judge(NamedTuple):
         """Return lists with statistics and gains; see `with_gains`."""
         bound, measure = self
         counts: Any = bound.bound if isinstance(bound, _ByNumber) else bound
-        if measure == BLEU and not isinstance(counts, BoundCorpusMetric):
-            return with_gains(bound, lists)
         if not isinstance(counts, BoundCorpusMetric) or counts.measure != measure:
             lists = with_gains(bound, lists)
+            if measure == BLEU:
+                return lists
             assert lists.gain is not None
             statistics = np.column_stack([lists.gain, np.ones(lists.n_hypotheses)])
             return replace(lists, statistics=statistics, measure=measure)
         place = bound.placed if isinstance(bound, _ByNumber) else lambda kbest: kbest
         rows = [counts.statistics(place(kbest)) for kbest in lists]
-        rows = rows or [np.empty((0, measure.width))]
-        statistics = np.concatenate(rows)
-        gain = counts.gains_of_statistics(statistics)
+        statistics = np.concatenate(rows or [np.empty((0, measure.width))])
+        gain = counts.metric.gains(statistics)
         return replace(lists, statistics=statistics, measure=measure, gain=gain)
 
     def score(self, lists: KBestLists) -> float:
@@ -295,10 +286,7 @@ class _ByNumber:
 
 
 def references_of(prepared: Sequence[T], index: int) -> T:
-    """Return what was prepared for a sentence.
-
-    Raises InputError: there is nothing.
-    """
+    """Return what was prepared for a sentence; raise InputError where there is nothing."""
     if not 0 <= index < len(prepared):
         raise InputError(
             f"no references for sentence {index} (counted from 0): there are {len(prepared)}; "
@@ -307,27 +295,22 @@ def references_of(prepared: Sequence[T], index: int) -> T:
     return prepared[index]
 
 
-_SHAPE = "references[i] must be a list of references of sentence i, and each a list of words"
-
-
 def check_shape(references: Any, n_sentences: int) -> None:
     """Raise ValueError where references are not lists of lists of words, for each sentence."""
-    for index, alternatives in enumerate(references):
-        flat = isinstance(alternatives, str) or any(isinstance(one, str) for one in alternatives)
-        if flat or not all(_is_word(word) for one in alternatives for word in one):
+    for index, row in enumerate(references):
+        words = [word for one in row for word in one]
+        if any(isinstance(one, str) for one in (row, *row)) or not all(
+            isinstance(word, str) and split_words(word) == [word] for word in words
+        ):
             raise ValueError(
-                f'{_SHAPE}, as in [[["a", "dog"], ["the", "dog"]], [["yes"]]]; those of sentence '
-                f"{index} are {shown(repr(alternatives))}"
+                "references[i] must be a list of references of sentence i, and each a list of "
+                'words, as in [[["a", "dog"], ["the", "dog"]], [["yes"]]]; those of sentence '
+                f"{index} are {shown(repr(row))}"
             )
     if len(references) != n_sentences:
         raise ValueError(
             f"there are references of {len(references)} sentences, and lists of {n_sentences}"
         )
-
-
-def _is_word(word: Any) -> bool:
-    """Say whether something is one word, and no whole sentence."""
-    return isinstance(word, str) and split_words(word) == [word]
 
 
 def check_references(references: References) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -16,16 +15,8 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.kbest.measure import Measure, Part
 from torchtune_smt.kbest.measure_kernels import CHRF
-from torchtune_smt.metrics import chrf_kernels as kernels
-from torchtune_smt.metrics.base import (
-    BoundCorpusMetric,
-    CorpusMetric,
-    References,
-    references_of,
-)
-
-ORDER: Final = 6
-BETA: Final = 2.0
+from torchtune_smt.metrics.base import CorpusMetric, References, references_of
+from torchtune_smt.metrics.chrf_kernels import match_statistics
 
 
 @dataclass(frozen=True)
@@ -41,63 +32,32 @@ class ChrF(CorpusMetric):
 
     accepts = accepting(order=integer(1), beta=above(0))
 
-    order: int = ORDER
-    beta: float = BETA
+    order: int = 6
+    beta: float = 2.0
 
     @property
     def measure(self) -> Measure:
         """Return chrF of a corpus."""
-        return measure(self.order, self.beta)
+        return Measure(f"chrF{self.beta:g}", (Part(CHRF, 3 * self.order, 1.0, self.beta),))
 
-    def bound(self, references: References, words: Vocabulary) -> BoundChrF:
-        """See `CorpusMetric.bound`."""
-        return BoundChrF(self, references, words)
+    def prepared(self, references: References, words: Vocabulary) -> list[list[Int32]]:
+        """Return the code points of all references."""
+        return [[_characters("".join(one)) for one in row] for row in references]
 
-
-def measure(order: int = ORDER, beta: float = BETA) -> Measure:
-    """Return what chrF is of a corpus."""
-    return Measure(f"chrF{beta:g}", (Part(CHRF, 3 * order, 1.0, beta),))
-
-
-class BoundChrF(BoundCorpusMetric):
-    """chrF for one set of references."""
-
-    def __init__(self, metric: ChrF, references: References, words: Vocabulary) -> None:
-        super().__init__(metric, words)
-        self._references = [[_characters("".join(r)) for r in some] for some in references]
-
-    def count(self, kbest: KBest) -> Int32:
-        """Return for each order n-grams in the hypothesis, in the reference, and in both.
-
-        Raises InputError: there are no references for ``kbest.index``.
-        """
+    def count(self, references: list[list[Int32]], kbest: KBest, words: Vocabulary) -> Int32:
+        """Return for each order n-grams in the hypothesis, in the reference, and in both."""
         token_begin, tokens = kbest.strings()
-        begin, letters = gather(*_letters(self._words), tokens.astype(np.int64))
-        references = references_of(self._references, kbest.index)
-        return _statistics(references, begin[token_begin], letters, self.measure)
-
-
-def statistics(references: Sequence[str], hypotheses: Sequence[str], measure: Measure) -> Int32:
-    """Return the statistics (int32 [k, 3 * order]) of hypotheses of one sentence, of text."""
-    lines = [_characters(line) for line in hypotheses]
-    characters = np.concatenate([np.empty(0, np.int32), *lines])
-    begin = offsets([line.size for line in lines])
-    return _statistics([_characters(line) for line in references], begin, characters, measure)
-
-
-def _statistics(
-    references: Sequence[Int32], begin: Int64, characters: Int32, measure: Measure
-) -> Int32:
-    order = measure.width // 3
-    found = [
-        kernels.match_statistics(order, reference, begin, characters) for reference in references
-    ]
-    if len(found) == 1:
-        return found[0]
-    counts = np.stack(found)
-    best = measure.scores(counts).argmax(axis=0)
-    chosen: Int32 = counts[best, np.arange(best.size)]
-    return chosen
+        begin, letters = gather(*_letters(words), tokens.astype(np.int64))
+        found = [
+            match_statistics(self.order, reference, begin[token_begin], letters)
+            for reference in references_of(references, kbest.index)
+        ]
+        if len(found) == 1:
+            return found[0]
+        counts = np.stack(found)
+        best = self.measure.scores(counts).argmax(axis=0)
+        chosen: Int32 = counts[best, np.arange(best.size)]
+        return chosen
 
 
 _LETTERS: Final[WeakKeyDictionary[Vocabulary, tuple[Int64, Int32]]] = WeakKeyDictionary()

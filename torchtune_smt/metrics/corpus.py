@@ -16,13 +16,12 @@ from sacrebleu.metrics.bleu import BLEU as SACREBLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from torchtune_smt.core.arrays import Float64, Int32
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU
-from torchtune_smt.metrics import chrf, ter
-from torchtune_smt.metrics.errors import as_characters, error_statistics
 from torchtune_smt.metrics.mix import KINDS, MetricMix
 
 METRICS = tuple(KINDS)
@@ -93,15 +92,16 @@ class StatisticsExtractor:
                 for name in metric
             ]
             return
-        self._peer = None
+        self._peer, self._lowercase, self._words = None, lowercase, Vocabulary()
         if metric not in ("wer", "cer"):
             streams = None if metric != "bleu" else reference_streams(references)
             self._peer = sacrebleu_metric(metric, tokenize, lowercase, streams)
         self.measure = KINDS[metric]().measure
-        self._count = _counter(metric, references, self._peer, lowercase)
+        if self.measure != BLEU:
+            rows = [[self._split(line) for line in row] for row in references]
+            self._bound = KINDS[metric]().bind(rows, self._words)
         numbers = {len(row) for row in references}
         self._n_references = numbers.pop() if len(numbers) == 1 else -1
-        self._case = "lc" if lowercase else "mixed"
 
     def score_sums(self, sums: Float64) -> Float64:
         """Return corpus scores [...] of sums of statistics [..., statistics], as people read."""
@@ -120,7 +120,8 @@ class StatisticsExtractor:
         if self._peer is None:
             unit = "words" if self.measure.name == "WER" else "characters"
             many = "var" if self._n_references < 0 else self._n_references
-            signature = f"nrefs:{many}|case:{self._case}|unit:{unit}"
+            case = "lc" if self._lowercase else "mixed"
+            signature = f"nrefs:{many}|case:{case}|unit:{unit}"
             signature += f"|version:rapidfuzz-{version('rapidfuzz')}"
             score = CorpusScore(self.measure.name, float(self.score_sums(sums)), signature)
             return CorpusStatistics(rows, score)
@@ -129,44 +130,22 @@ class StatisticsExtractor:
         of_peer = self._peer._compute_score_from_stats(given.tolist())
         return CorpusStatistics(rows, CorpusScore.of(of_peer, str(self._peer.get_signature())))
 
+    def _split(self, line: str) -> list[str]:
+        if self._peer is not None:
+            # Its words are between blanks of all kinds.
+            return self._peer._preprocess_segment(line).split()
+        return split_words(line.lower() if self._lowercase else line)
 
-def _counter(
-    metric: str,
-    references: Sequence[Sequence[str]],
-    peer: SacrebleuMetric | None,
-    lowercase: bool,
-) -> Callable[[Sequence[str]], Float64]:
-    """Return what counts the statistics [n, width] of a system's hypotheses."""
-    words = Vocabulary()
-
-    def prepared(line: str) -> str:
-        if peer is not None:
-            return peer._preprocess_segment(line)
-        return " ".join(split_words(line.lower() if lowercase else line))
-
-    def ids(line: str) -> Int32:
-        # sacrebleu's words are between blanks of all kinds.
-        return words.intern(prepared(line).split() if peer else split_words(prepared(line)))
-
-    def bleu(lines: Sequence[str]) -> Float64:
-        assert peer is not None
-        rows = np.array(peer._extract_corpus_statistics(lines, None), np.float64)
-        # As `BleuReferences.statistics` has them.
-        return rows[:, [*range(2, 10), 0, 1]]
-
-    kinds: dict[str, tuple[Callable[[str], Any], Callable[[Any, Any], Any]]] = {
-        "chrf": (prepared, lambda row, line: chrf.statistics(row, [line], chrf.measure())),
-        "ter": (ids, lambda row, line: ter.statistics(row, np.array([0, line.size]), line)),
-        "wer": (ids, lambda row, line: error_statistics(as_characters([*row, line]), len(row))),
-        "cer": (prepared, lambda row, line: error_statistics([*row, line], len(row))),
-    }
-    if metric == "bleu":
-        return bleu
-    prepare, count = kinds[metric]
-    rows = [[prepare(line) for line in row] for row in references]
-    return lambda lines: np.concatenate(
-        [count(row, prepare(line)) for row, line in zip(rows, lines, strict=True)]
-    ).astype(np.float64)
+    def _count(self, lines: Sequence[str]) -> Float64:
+        """Return the statistics of hypotheses, one a sentence."""
+        if self.measure == BLEU:
+            assert self._peer is not None
+            rows = np.array(self._peer._extract_corpus_statistics(lines, None), np.float64)
+            # As `BleuReferences.statistics` has them.
+            return rows[:, [*range(2, 10), 0, 1]]
+        texts = [[" ".join(self._split(line))] for line in lines]
+        lists = KBestLists.of_strings(texts, words=self._words)
+        return np.concatenate([self._bound.statistics(kbest) for kbest in lists]).astype(np.float64)
 
 
 def corpus_bleu(

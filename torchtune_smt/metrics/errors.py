@@ -1,4 +1,4 @@
-"""Error rates of words and of characters: edits, by the length of the reference."""
+"""Error rates of words and of characters, and TER: edits, by the length of the reference."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
 from torchtune_smt.core.arrays import Float64, Int32
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.kbest.measure import Measure, error_rate
-from torchtune_smt.metrics.base import BoundCorpusMetric, CorpusMetric, References, references_of
+from torchtune_smt.metrics.base import CorpusMetric, References, references_of
+from torchtune_smt.metrics.ter_kernels import least_edits
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,17 @@ class ErrorRate(CorpusMetric):
     def errors(self, references: list[Int32], kbest: KBest, words: Vocabulary) -> Float64:
         """Return errors, and the mean length of the references (ids of words), float64 [k, 2]."""
 
-    def bound(self, references: References, words: Vocabulary) -> BoundErrors:
-        """See `CorpusMetric.bound`."""
-        return BoundErrors(self, references, words)
+    def prepared(self, references: References, words: Vocabulary) -> list[list[Int32]]:
+        """Return the ids of words of all references."""
+        return [[words.intern(one) for one in row] for row in references]
+
+    def count(self, references: list[list[Int32]], kbest: KBest, words: Vocabulary) -> Float64:
+        """Return `errors` of each hypothesis; see `CorpusMetric.count`."""
+        return self.errors(references_of(references, kbest.index), kbest, words)
+
+    def gains(self, statistics: NDArray[Any]) -> Float64:
+        """Return the gains of statistics [k, 2]: errors, below 0."""
+        return -statistics[:, 0].astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -60,25 +70,20 @@ class CharacterErrorRate(ErrorRate):
         return error_statistics([" ".join(words.names(line)) for line in lines], len(references))
 
 
-class BoundErrors(BoundCorpusMetric):
-    """An error rate for one set of references."""
+@dataclass(frozen=True)
+class TranslationEditRate(ErrorRate):
+    """TER, as sacrebleu has it, of words as they are: edits and shifts, by the reference's words.
 
-    def __init__(self, metric: ErrorRate, references: References, words: Vocabulary) -> None:
-        super().__init__(metric, words)
-        self._metric = metric
-        self._references = [[words.intern(one) for one in some] for some in references]
+    Snover et al. (2006), "A study of translation edit rate with targeted human annotation".
+    """
 
-    def count(self, kbest: KBest) -> Float64:
-        """Return `ErrorRate.errors` of each hypothesis.
+    measure: ClassVar[Measure] = error_rate("TER")
 
-        Raises InputError: there are no references for ``kbest.index``.
-        """
-        references = references_of(self._references, kbest.index)
-        return self._metric.errors(references, kbest, self._words)
-
-    def gains_of_statistics(self, statistics: NDArray[Any]) -> Float64:
-        """Return the gains of statistics [k, 2]: errors, below 0."""
-        return -statistics[:, 0].astype(np.float64)
+    def errors(self, references: list[Int32], kbest: KBest, words: Vocabulary) -> Float64:
+        """See `ErrorRate.errors`."""
+        lengths = [reference.size for reference in references]
+        edits = least_edits(offsets(lengths), np.concatenate(references), *kbest.strings())
+        return np.column_stack([edits, np.full(edits.size, float(np.mean(lengths)))])
 
 
 def error_statistics(texts: list[str], n: int) -> Float64:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -18,9 +19,8 @@ from torchtune_smt.kbest.sentences import ELSEWHERE
 from torchtune_smt.metrics.base import BoundCorpusMetric, CorpusMetric, References
 from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences
 from torchtune_smt.metrics.chrf import ChrF
-from torchtune_smt.metrics.errors import CharacterErrorRate, WordErrorRate
+from torchtune_smt.metrics.errors import CharacterErrorRate, TranslationEditRate, WordErrorRate
 from torchtune_smt.metrics.lists import ExternalScores
-from torchtune_smt.metrics.ter import TranslationEditRate
 
 
 @dataclass(frozen=True)
@@ -29,25 +29,15 @@ class CorpusBleu(CorpusMetric):
 
     measure: ClassVar[Measure] = BLEU
 
-    def bound(self, references: References, words: Vocabulary) -> BoundBleu:
-        """See `CorpusMetric.bound`."""
-        return BoundBleu(self, references, words)
+    def prepared(self, references: References, words: Vocabulary) -> BleuReferences:
+        """Return the references, which may be without words."""
+        return BleuReferences([row if any(row) else ELSEWHERE for row in references], words)
 
-
-class BoundBleu(BoundCorpusMetric):
-    """Corpus BLEU for one set of references."""
-
-    def __init__(self, metric: CorpusBleu, references: References, words: Vocabulary) -> None:
-        super().__init__(metric, words)
-        # Which may be without words.
-        given = [row if any(row) else ELSEWHERE for row in references]
-        self._references = BleuReferences(given, words)
-
-    def count(self, kbest: KBest) -> NDArray[np.int64]:
+    def count(self, references: BleuReferences, kbest: KBest, words: Vocabulary) -> NDArray[Any]:
         """Return BLEU's statistics of each hypothesis."""
-        return self._references.statistics(kbest)
+        return references.statistics(kbest)
 
-    def gains_of_statistics(self, statistics: NDArray[Any]) -> Float64:
+    def gains(self, statistics: NDArray[Any]) -> Float64:
         """Return BLEU+1 of statistics [k, 10]."""
         return BleuPlusOne().score(statistics.astype(np.int64))
 
@@ -77,6 +67,7 @@ class MetricMix(CorpusMetric):
     weights: Mapping[str, float]
     path: str | None = None
     missing: Literal["error", "worst"] = "error"
+    column: ExternalScores | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,7 +79,7 @@ class MetricMix(CorpusMetric):
         if (self.path is None) == ("external" in self.weights):
             raise ValueError("weights.external and path must be given both, or neither")
         column = None if self.path is None else ExternalScores(self.path, self.missing)
-        object.__setattr__(self, "_column", column)
+        object.__setattr__(self, "column", column)
 
     @property
     def by_number(self) -> bool:
@@ -99,65 +90,63 @@ class MetricMix(CorpusMetric):
     def measure(self) -> Measure:
         """What it is of a corpus."""
         parts, names = [], []
-        for name, weight in self.weights.items():
-            own = mean("external") if name == "external" else KINDS[name]().measure
+        for weight, (_, own, _) in zip(self.weights.values(), self._parts.values(), strict=True):
             parts += [part._replace(weight=weight * part.weight) for part in own.parts]
             names.append(own.name if weight == 1 else f"{weight:g} {own.name}")
         return Measure(f"mix({', '.join(names)})", tuple(parts))
 
-    def bound(self, references: References, words: Vocabulary) -> BoundMix:
-        """See `CorpusMetric.bound`."""
+    @cached_property
+    def _parts(self) -> dict[str, tuple[CorpusMetric | None, Measure, slice]]:
+        """By name: the metric (None: a file), its measure, and where its statistics are."""
+        found, at = {}, 0
+        for name in self.weights:
+            metric = None if name == "external" else KINDS[name]()
+            own = mean(name) if metric is None else metric.measure
+            found[name] = metric, own, slice(at, at + own.width)
+            at += own.width
+        return found
+
+    def bind(self, references: References, words: Vocabulary) -> BoundMix:
+        """See `CorpusMetric.bind`."""
         return BoundMix(self, references, words)
+
+    def prepared(self, references: References, words: Vocabulary) -> dict[str, Any]:
+        """Return what each part takes of the references."""
+        return {
+            name: metric.prepared(references, words)
+            for name, (metric, *_) in self._parts.items()
+            if metric
+        }
+
+    def count(self, references: dict[str, Any], kbest: KBest, words: Vocabulary) -> Float64:
+        """Return the statistics of all parts, with nothing in the place of those of a file."""
+        rows = np.zeros((len(kbest), sum(own.width for _, own, _ in self._parts.values())))
+        for name, (metric, _, place) in self._parts.items():
+            if metric:
+                rows[:, place] = metric.count(references[name], kbest, words)
+        return rows
+
+    def gains(self, statistics: NDArray[Any]) -> Float64:
+        """Return the weighted sum of what each part says of each hypothesis by itself."""
+        total = np.zeros(len(statistics))
+        for name, (_, own, place) in self._parts.items():
+            score = CorpusBleu().gains if name == "bleu" else own.scores
+            total += self.weights[name] * score(statistics[:, place])
+        return total
 
 
 class BoundMix(BoundCorpusMetric):
     """A mix for one set of references."""
 
     def __init__(self, metric: MetricMix, references: References, words: Vocabulary) -> None:
-        super().__init__(metric, words)
-        self._weights = metric.weights
-        column: ExternalScores | None = getattr(metric, "_column", None)
-        self._column = None if column is None else column.bind(references, words)
-        self._parts = {
-            name: KINDS[name]().bind(references, words)
-            for name in metric.weights
-            if name != "external"
-        }
+        super().__init__(metric, references, words)
+        self._place = metric._parts["external"][2] if metric.column else slice(0)
+        self._column = metric.column and metric.column.bind(references, words)
 
     def statistics(self, kbest: KBest) -> Float64:
         """Return the statistics of all parts; those of a file are found by unfiltered words."""
-        gains = None if self._column is None else self._column.gains(kbest)
-        rows: Float64 = super().statistics(kbest).astype(np.float64)
-        if gains is not None:
-            rows[:, self._place("external")] = np.column_stack([gains, np.ones(gains.size)])
+        rows: Float64 = super().statistics(kbest)
+        if self._column:
+            gains = self._column.gains(kbest)
+            rows[:, self._place] = np.column_stack([gains, np.ones(gains.size)])
         return rows
-
-    def count(self, kbest: KBest) -> Float64:
-        """Return the statistics of all parts, with nothing in the place of those of a file."""
-        none = np.zeros((len(kbest), 2))
-        return np.column_stack(
-            [none if n == "external" else self._parts[n].count(kbest) for n in self._weights]
-        )
-
-    def gains_of_statistics(self, statistics: NDArray[Any]) -> Float64:
-        """Return the weighted sum of what each part says of each hypothesis by itself."""
-        total = np.zeros(len(statistics))
-        for name, weight in self._weights.items():
-            rows = statistics[:, self._place(name)]
-            if name == "bleu":
-                total += weight * self._parts[name].gains_of_statistics(rows)
-            elif name == "external":
-                total += weight * rows[:, 0]
-            else:
-                total += weight * self._parts[name].measure.scores(rows)
-        return total
-
-    def _place(self, name: str) -> slice:
-        """Return which statistics are those of a part."""
-        at = 0
-        for other in self._weights:
-            width = 2 if other == "external" else self._parts[other].measure.width
-            if other == name:
-                return slice(at, at + width)
-            at += width
-        raise KeyError(name)
