@@ -35,6 +35,10 @@ REFUSED = {
     "parallel=stale loss=perceptron loss.reduction=each": "loss.reduction=each takes",
     "parallel=mix tuner.checkpoint_minutes=1": "parallel=mix saves the run after each",
     "parallel=itersel parallel.threshold=1": "parallel: give one of features, threshold",
+    "parallel=itersel parallel.features=null": "parallel: give one of features, threshold",
+    "parallel=mix parallel.shards=2 parallel.labels=x": "give one of them",
+    "parallel=stale parallel.simulate=1 parallel.workers=2": "simulate has no threads",
+    "parallel=stale parallel.simulate=1 parallel.max_staleness=2": "simulate has no threads",
     "parallel=mix parallel.shards=31": "parallel.shards=31, and there are 30 sentences",
     "parallel=mix optimizer=sgd regularizer=none optimizer.average=step tuner.result=average": (
         "optimizer.average=step: under parallel=mix each shard has an optimizer of its own"

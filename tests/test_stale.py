@@ -305,28 +305,6 @@ def test_steps_of_an_earlier_checkpoint_are_not_taken(tmp_path):
     assert run.progress.done == len(tuner.state_dict()["done"]) == 4
 
 
-def test_a_damaged_state_is_refused():
-    tuner = stale(Stale(simulate=2))
-    next(iter(tuner.round(1)))
-    good = tuner.state_dict()
-    (first, _) = good["waiting"]
-    for bad in (
-        {},
-        good | {"done": [-1]},
-        good | {"done": 3},
-        good | {"staleness": {"a": 1}},
-        good | {"waiting": good["waiting"] * 2},
-        good | {"waiting": [{}]},
-        good | {"waiting": [first | {"feature": first["feature"] + 10_000}]},
-        good | {"waiting": [first | {"value": first["value"][1:]}]},
-        good | {"waiting": [first | {"age": -1}]},
-    ):
-        other = stale(Stale(simulate=2))
-        other.weights.take(tuner.weights.features)
-        with pytest.raises(ValueError, match="damaged"):
-            other.load_state_dict(bad)
-
-
 def test_threads_may_share_a_vocabulary():
     words = Vocabulary()
     names = [f"word{i}" for i in range(5000)]
@@ -402,9 +380,3 @@ def test_what_takes_other_steps_is_refused():
     work = Work(build, start(), SENTENCES, decoder, InProcess(), 0, [], 0)
     with pytest.raises(InputError, match="Own takes steps of its own"):
         Stale(2).tuner(work)
-
-
-def test_options_out_of_range():
-    for options in ({"workers": 2}, {"max_staleness": 2}):
-        with pytest.raises(ValueError, match="simulate"):
-            Stale(simulate=1, **options)

@@ -81,10 +81,8 @@ class EngineDecoder(Decoder):
     """
 
     def __init__(self, decoder: Decoder, engine: Engine) -> None:
-        self._decoder = decoder
-        self._engine = engine
-        self.dense_names = decoder.dense_names
-        self.features = decoder.features
+        self._decoder, self._engine = decoder, engine
+        self.dense_names, self.features = decoder.dense_names, decoder.features
         self.words = decoder.words
         # The sentences whose features have their ids.
         self._met: set[int] = set()
@@ -105,6 +103,7 @@ class EngineDecoder(Decoder):
     def _decoded(
         self, sources: Sequence[Source], snapshot: Snapshot, size: int, k: int | None
     ) -> Iterator[KBestLists]:
+        assert isinstance(snapshot, Weights)
         given: deque[Sequence[Source]] = deque()
 
         def tasks() -> Iterator[DecodeTask]:
@@ -112,7 +111,7 @@ class EngineDecoder(Decoder):
                 given.append(sources[begin : begin + size])
                 yield DecodeTask(given[-1], k)
 
-        for lists in self._engine.map(_sent(snapshot), tasks()):
+        for lists in self._engine.map(active(snapshot), tasks()):
             new = [source for source in given.popleft() if source.index not in self._met]
             self._decoder.meet(new)
             self._met.update(source.index for source in new)
@@ -124,10 +123,3 @@ class EngineDecoder(Decoder):
         tokens = self.words.intern_all(lists.words)[lists.strings()[1]]
         rows = lists.rows.renamed(self.features.intern_all(lists.features))
         return replace(lists, rows=rows, features=self.features, tokens=tokens, words=self.words)
-
-
-def _sent(snapshot: Snapshot) -> FrozenWeights:
-    """Return what of weights is sent: those that are not 0."""
-    if isinstance(snapshot, Weights):
-        return active(snapshot)
-    raise TypeError("an engine is sent weights, and no other snapshot")

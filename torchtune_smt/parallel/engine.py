@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from torchtune_smt.core.accepts import Checked, above, accepting, integer
+from torchtune_smt.core.accepts import Checked, above, accepting, check_arguments, integer
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError, InputError
 
@@ -27,8 +27,6 @@ Worker = Callable[[Any, Any], Any]
 # Results that may wait for an earlier one, for each worker.
 _AHEAD: Final = 2
 
-_MEMORY: Final = "Exit code -9 often means that there is too little memory: give fewer"
-
 
 def usable_cores() -> int:
     """Return how many cores this process may use, or all, where the system does not say."""
@@ -38,7 +36,13 @@ def usable_cores() -> int:
 
 
 class Engine(Checked, ABC):
-    """Workers that compute tasks. All that is sent and returned can be pickled."""
+    """Workers that compute tasks. All that is sent and returned can be pickled.
+
+    workers: how many; by default one for each core there is to use.
+    deadline: seconds after which a task counts as hung, and so does the opening of a worker; never
+        by default.
+    attempts: a task that has lost so many workers is an error.
+    """
 
     accepts = accepting(
         workers=integer(1).or_null(),
@@ -46,7 +50,11 @@ class Engine(Checked, ABC):
         attempts=integer(1),
     )
 
-    def __init__(self) -> None:
+    def __init__(
+        self, workers: int | None = None, deadline: float | None = None, attempts: int = 3
+    ) -> None:
+        self.workers, self.deadline, self.attempts = workers, deadline, attempts
+        check_arguments(type(self), vars(self))
         self._open: Callable[[], Worker] | None = None
 
     def serve(self, open_worker: Callable[[], Worker]) -> None:
@@ -89,7 +97,7 @@ class Tasks:
     A task that has lost `attempts` of them is an error.
     """
 
-    def __init__(self, tasks: Iterable[Any], workers: int, attempts: int) -> None:
+    def __init__(self, tasks: Iterable[Any], workers: int, engine: Engine) -> None:
         # The task whose result comes next, messages of those that have no result yet, which of
         # these nobody computes, and results that wait for an earlier one.
         self.next = 0
@@ -100,7 +108,7 @@ class Tasks:
         self.lost = 0
         self._tasks = enumerate(tasks)
         self._ahead = _AHEAD * workers
-        self._attempts = attempts
+        self._attempts, self._deadline = engine.attempts, engine.deadline
         self._taken = 0
         self._losses: Counter[int] = Counter()
 
@@ -134,17 +142,17 @@ class Tasks:
                 return
             wait()
 
-    def lose_late(self, task: int | None, deadline: float) -> None:
-        """Have a task given again whose worker took longer than `deadline` seconds; see `lose`."""
-        what = f"took more than {deadline:g} s (engine.deadline)"
-        self.lose(task, what, "Where it does not hang, give a longer engine.deadline, or fewer")
-
-    def lose(self, task: int | None, what: str, cure: str = _MEMORY) -> None:
+    def lose(self, task: int | None, what: str = "") -> None:
         """Have a task given again that has lost its worker (None: while it was opened).
 
-        `what` has become of the worker; where there have been too many, InputError says that, with
-        the cure before ``engine.workers``.
+        what: has become of the worker; by default it took longer than the deadline.
+
+        Raises InputError: so many workers were lost over it that no other is tried.
         """
+        cure = "Exit code -9 often means that there is too little memory: give fewer"
+        if not what:
+            what = f"took more than {self._deadline:g} s (engine.deadline)"
+            cure = "Where it does not hang, give a longer engine.deadline, or fewer"
         print(f"a worker {what}; another takes its place", file=sys.stderr, flush=True)
         if task is None:
             self.lost = losses = self.lost + 1

@@ -13,7 +13,6 @@ from multiprocessing import connection, get_context, parent_process, resource_tr
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from torchtune_smt.core.accepts import check_arguments
 from torchtune_smt.parallel.engine import Engine, Tasks, error_to_send, usable_cores
 
 # In the place of a task's number: the common part, and that a worker is ready; that a process has
@@ -30,23 +29,14 @@ class LocalEngine(Engine):
     """Computes tasks in processes of their own.
 
     One that dies, or hangs, is replaced, and its task given to another. All of them end with this
-    process, even if it is killed.
-
-    workers: how many; by default one for each core there is to use.
-    deadline: seconds after which a task counts as hung, and so do the start of a process and the
-        opening of a worker; never by default.
-    attempts: a task that has lost so many workers is an error.
+    process, even if it is killed. The deadline is one of the start of a process, too.
     """
 
     def __init__(
         self, workers: int | None = None, deadline: float | None = None, attempts: int = 3
     ) -> None:
-        super().__init__()
-        given = {"workers": workers, "deadline": deadline, "attempts": attempts}
-        check_arguments(type(self), given)
-        self.workers = workers or usable_cores()
-        self.deadline = deadline
-        self.attempts = attempts
+        super().__init__(workers, deadline, attempts)
+        self._workers = workers or usable_cores()
         self._processes: list[_Process] = []
         self._common = b""
 
@@ -55,7 +45,7 @@ class LocalEngine(Engine):
 
         Raises InputError: a task, or the opening of a worker, has lost `attempts` workers.
         """
-        run = Tasks(tasks, self.workers, self.attempts)
+        run = Tasks(tasks, self._workers, self)
         self._common = pickle.dumps((_COMMON, common))
         try:
             yield from run.served(lambda: self._give(run), lambda: self._wait(run))
@@ -79,7 +69,7 @@ class LocalEngine(Engine):
                 run.queue.remove(task)
                 process.give(task, run, self._common)
         opening = sum(not p.ready for p in self._processes)
-        for _ in range(min(self.workers - len(self._processes), len(run.queue) - opening)):
+        for _ in range(min(self._workers - len(self._processes), len(run.queue) - opening)):
             self._processes.append(_Process(self.deadline))
 
     def _wait(self, run: Tasks) -> None:
@@ -95,7 +85,7 @@ class LocalEngine(Engine):
                 try:
                     number, error, answer = pickle.loads(process.receive())
                 except (EOFError, OSError):
-                    self._replace(process, run, late=process.late)
+                    self._replace(process, run, process.late)
                     continue
                 if error is not None:
                     raise error
@@ -108,21 +98,17 @@ class LocalEngine(Engine):
                     run.answer(number, answer)
                     process.task = None
             elif not process.process.is_alive():
-                self._replace(process, run, late=False)
+                self._replace(process, run)
             elif self.deadline is not None and time.monotonic() - process.begin >= self.deadline:
                 self._replace(process, run, late=True)
 
-    def _replace(self, process: _Process, run: Tasks, late: bool) -> None:
+    def _replace(self, process: _Process, run: Tasks, late: bool = False) -> None:
         """Remove a worker, and have its task given to another; `_give` opens one."""
-        if late:
-            assert self.deadline is not None
-            self._remove(process)
-            run.lose_late(process.task, self.deadline)
-            return
-        # It closes its pipe before it ends: killed now, it would have the exit code of that.
-        process.process.join(_LOOK)
+        if not late:
+            # It closes its pipe before it ends: killed now, it would have the exit code of that.
+            process.process.join(_LOOK)
         self._remove(process)
-        run.lose(process.task, f"died (exit code {process.process.exitcode})")
+        run.lose(process.task, "" if late else f"died (exit code {process.process.exitcode})")
 
     def _remove(self, process: _Process) -> None:
         self._processes.remove(process)

@@ -11,25 +11,19 @@ import numpy as np
 import torch
 
 from torchtune_smt.core.accepts import accepting, check_arguments, integer, least
-from torchtune_smt.core.archive import DAMAGED, checksum, well_formed, whole
+from torchtune_smt.core.archive import checksum
 from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.core.checks import checked_numbers
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.state import packed, unpacked, vector
+from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.parallel.base import Strategy, Work
 from torchtune_smt.parallel.engine import Engine, Job, utilisation_numbers
-from torchtune_smt.parallel.shard_worker import (
-    ShardResult,
-    ShardTask,
-    State,
-    active,
-    weights_of_state,
-)
+from torchtune_smt.parallel.shard_worker import ShardResult, ShardTask, State, active
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.online import OnlineTuner
@@ -53,12 +47,10 @@ def random_shards(sentences: int, shards: int, seed: int) -> list[Int64]:
 def labelled_shards(path: str, lines: Sequence[int], total: int) -> dict[str, Int64]:
     """Return the sentences (int64, ascending) of each label, labels in alphabetical order.
 
-    path: a label in each line.
+    path: a label in each of the text's `total` lines.
     lines: the line of each sentence, from 1.
-    total: how many lines the text has.
 
-    Raises InputError: the file is bad, has another number of lines than the text, or a line without
-        a label.
+    Raises InputError: the file is bad, has another number of lines, or one without a label.
     """
     labels = [line.strip() for line in read_lines(path)]
     if len(labels) != total:
@@ -125,12 +117,8 @@ class Columns:
         return {"sums": torch.from_numpy(self._sums(slice(3)).flatten())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave; raise ValueError if it is not whole."""
-        with well_formed():
-            sums = vector(state_dict["sums"], torch.float64, 3 * len(self.features))
-        if sums.numel() % 3:
-            raise ValueError(DAMAGED)
-        self._room = sums.numpy().reshape(3, -1)
+        """Take over what `state_dict` gave."""
+        self._room = state_dict["sums"].numpy().reshape(3, -1)
 
     def _sums(self, which: int | slice) -> Float64:
         """Return some of the sums (float64 [3, D]) of all features that there are now."""
@@ -319,9 +307,7 @@ class ShardTuner(Tuner):
         Raises InputError: no shard has found a pair to learn from in the first epoch.
         """
         weights = self.weights
-        columns = self._columns
-        if columns is None:
-            columns = self._columns = Columns(weights.features, weights.n_dense, len(self.shards))
+        columns = self._columns = self._columns or self._no_columns()
         self._jobs.clear()
         left = range(done, len(self.shards))
         if not done:
@@ -361,21 +347,16 @@ class ShardTuner(Tuner):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        with well_formed():
-            saved, states = state_dict["columns"], list(state_dict["states"])
-            shards = state_dict["shards"]
-            found = whole(state_dict["found"], 0)
-        if shards != self._digest():
+        if state_dict["shards"] != self._digest():
             raise ValueError("its shards had other sentences")
-        if len(states) > (0 if self.mixing.resends else len(self.shards)):
-            raise ValueError(DAMAGED)
-        for state in states:
-            weights_of_state(state)
-        columns = None
-        if saved is not None:
-            columns = Columns(self.weights.features, self.weights.n_dense, len(self.shards))
-            columns.load_state_dict(saved)
-        self._columns, self._states, self._found = columns, states, found
+        self._states, self._found = list(state_dict["states"]), state_dict["found"]
+        self._columns = None
+        if state_dict["columns"] is not None:
+            self._columns = self._no_columns()
+            self._columns.load_state_dict(state_dict["columns"])
+
+    def _no_columns(self) -> Columns:
+        return Columns(self.weights.features, self.weights.n_dense, len(self.shards))
 
     def _digest(self) -> str:
         """Return what differs where shards do: labels are in a file that may have changed."""

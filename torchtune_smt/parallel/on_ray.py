@@ -36,9 +36,6 @@ class RayEngine(Engine):
     address: of the cluster's head, as ``auto`` or ``HOST:6379``; by default Ray starts on this
         machine.
     workers: tasks at a time; by default one for each core of the cluster.
-    deadline: seconds after which a task counts as hung, and so does the opening of a worker; never
-        by default.
-    attempts: a task that has lost so many workers is an error.
     object_store: MiB of shared memory for what is sent, where Ray starts here.
 
     Raises InputError: ray is not installed.
@@ -56,9 +53,8 @@ class RayEngine(Engine):
         attempts: int = 3,
         object_store: int = 256,
     ) -> None:
-        super().__init__()
-        given = {"workers": workers, "deadline": deadline, "attempts": attempts}
-        check_arguments(type(self), given | {"object_store": object_store})
+        super().__init__(workers, deadline, attempts)
+        check_arguments(type(self), {"object_store": object_store})
         try:
             import ray
         except ImportError:
@@ -67,11 +63,7 @@ class RayEngine(Engine):
                 "'torchtune-smt[ray]', or take engine=local"
             ) from None
         self._ray: Any = ray
-        self.address = address
-        self.workers = workers
-        self.deadline = deadline
-        self.attempts = attempts
-        self.object_store = object_store
+        self.address, self.object_store = address, object_store
         self._started = False
 
     def map(self, common: Any, tasks: Iterable[Any]) -> Iterator[Any]:
@@ -82,7 +74,7 @@ class RayEngine(Engine):
         ray = self._ray
         self._start()
         workers = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        run = Tasks(tasks, workers, self.attempts)
+        run = Tasks(tasks, workers, self)
         # Ray itself computes nothing again: it would do so without end where memory is short.
         compute = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming")(_compute)
         opened = ray.put((pickle.dumps(self._open), os.getcwd(), sys.path))
@@ -164,7 +156,7 @@ class RayEngine(Engine):
             if self.deadline is not None and now - begin >= self.deadline:
                 del busy[answers]
                 ray.cancel(answers, force=True)
-                run.lose_late(number, self.deadline)
+                run.lose(number)
 
 
 def _check_head(address: str | None) -> None:
@@ -187,22 +179,17 @@ def _compute(
     task's.
     """
     yield None, None
-    yield _computed(*opened, common, task)
-
-
-def _computed(
-    open_worker: bytes, folder: str, path: list[str], common: bytes, task: bytes
-) -> tuple[Exception | None, bytes | None]:
-    """Return the error or the result of a task."""
+    open_worker, folder, path = opened
+    error, answer = None, None
     try:
-        worker = _OPENED.get(open_worker)
-        if worker is None:
+        if open_worker in _OPENED:
+            _, content = pickle.loads(task)
+            answer = pickle.dumps(_OPENED[open_worker](pickle.loads(common), content))
+        else:
             os.chdir(folder)
             sys.path.extend(place for place in path if place not in sys.path)
             _OPENED.clear()
             _OPENED[open_worker] = pickle.loads(open_worker)()
-            return None, None
-        _, content = pickle.loads(task)
-        return None, pickle.dumps(worker(pickle.loads(common), content))
-    except Exception as error:
-        return error_to_send(error), b""
+    except Exception as caught:
+        error = error_to_send(caught)
+    yield error, answer

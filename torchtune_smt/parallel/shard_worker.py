@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchtune_smt.core.archive import well_formed
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
-from torchtune_smt.core.state import packed, unpacked, vector
+from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder, lists_of
@@ -111,21 +109,15 @@ class ShardWorker:
         self._decoder = decoder
 
     def __call__(self, common: FrozenWeights, task: ShardTask) -> ShardResult:
-        """Go once through the sentences of a shard.
-
-        Raises InputError: the state is damaged.
-        """
+        """Go once through the sentences of a shard."""
         begin, start = time.time(), time.perf_counter()
         weights = Weights(self._decoder.dense_names)
         state = None if task.state is None else unpacked(*task.state)
-        fill(weights, common if state is None else weights_of_state(state))
+        fill(weights, common if state is None else _weights_of(state))
         decoder = OwnFeatures(self._decoder, weights)
         tuner = self._make(weights, task.sentences, decoder)
         if state is not None:
-            try:
-                tuner.load_state_dict(state["tuner"])
-            except ValueError as error:
-                raise InputError(f"the state of a shard: {error}; start the run anew") from None
+            tuner.load_state_dict(state["tuner"])
         loss = gain = outside = 0.0
         pairs = 0
         try:
@@ -168,16 +160,6 @@ def fill(weights: Weights, values: FrozenWeights) -> None:
         weights.parameter[ids] = torch.from_numpy(values.values).to(weights.parameter.dtype)
 
 
-def weights_of_state(state: State) -> FrozenWeights:
-    """Return the weights of a shard's state; raise ValueError if it is damaged."""
-    with well_formed():
-        names = {name: part.numpy() for name, part in state["features"].items()}
-        features = Vocabulary.from_arrays(names)
-        values = vector(state["weights"], torch.float64, len(features))
-        dict(state["tuner"])
-    return FrozenWeights(features, values.numpy())
-
-
 def _state(weights: Weights, tuner: Tuner) -> State:
     names = weights.features.to_arrays()
     return {
@@ -185,3 +167,8 @@ def _state(weights: Weights, tuner: Tuner) -> State:
         "weights": weights.parameter.detach().double(),
         "tuner": tuner.state_dict(),
     }
+
+
+def _weights_of(state: State) -> FrozenWeights:
+    names = {name: part.numpy() for name, part in state["features"].items()}
+    return FrozenWeights(Vocabulary.from_arrays(names), state["weights"].numpy())

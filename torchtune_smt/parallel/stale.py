@@ -16,11 +16,9 @@ import numpy as np
 import torch
 
 from torchtune_smt.core.accepts import accepting, check_arguments, integer
-from torchtune_smt.core.archive import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.arrays import Bool, Float64, Int64, Integers
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import numbered
-from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.losses import Loss
@@ -115,8 +113,7 @@ class BatchWeights:
     """
 
     def __init__(self, learner: Learner, lock: Any) -> None:
-        self._learner = learner
-        self._lock = lock
+        self._learner, self._lock = learner, lock
         self._read_version: int | None = None
         self._known = 0
         self._ids: Int64 = np.empty(0, np.int64)
@@ -176,9 +173,7 @@ class StaleTuner(Tuner):
     results = OnlineTuner.results
 
     def __init__(self, online: OnlineTuner, strategy: Stale) -> None:
-        self.online = online
-        self.weights = online.weights
-        self.strategy = strategy
+        self.online, self.strategy, self.weights = online, strategy, online.weights
         self._decoders = [online.decoder]
         if strategy.simulate is None:
             self._decoders = [online.decoder.sibling() for _ in range(strategy.workers)]
@@ -254,27 +249,18 @@ class StaleTuner(Tuner):
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's, which mini-batches are done, and gradients that wait."""
         now = self.weights.version
-        waiting = [_saved(arrived, now - arrived.gradient.version) for arrived in self._waiting]
-        staleness = dict(self._staleness)
         return {
             "online": self.online.state_dict(),
             "done": list(self._done),
-            "waiting": waiting,
-            "staleness": staleness,
+            "waiting": [_saved(one, now - one.gradient.version) for one in self._waiting],
+            "staleness": dict(self._staleness),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        with well_formed():
-            done = [whole(batch, 0) for batch in state_dict["done"]]
-            waiting = deque(self._arrived(saved) for saved in state_dict["waiting"])
-            ages = dict(state_dict["staleness"])
-            staleness = Counter({whole(k, 0): whole(v, 0) for k, v in ages.items()})
-            online = state_dict["online"]
-        if len(waiting) > (self.strategy.simulate or 0):
-            raise ValueError(DAMAGED)
-        self.online.load_state_dict(online)
-        self._done, self._waiting, self._staleness = done, waiting, staleness
+        self._waiting = deque(self._arrived(saved) for saved in state_dict["waiting"])
+        self.online.load_state_dict(state_dict["online"])
+        self._done, self._staleness = list(state_dict["done"]), Counter(state_dict["staleness"])
 
     def step_dict(self) -> dict[str, Any] | None:
         """Return the gradient that was applied last.
@@ -287,60 +273,50 @@ class StaleTuner(Tuner):
 
     def redo(self, step_dict: dict[str, Any]) -> None:
         """Apply a gradient again."""
-        with well_formed():
-            arrived = self._arrived(step_dict)
         if not self._done:
             self._staleness.clear()
             self.online.found = 0
-        self._apply(arrived)
+        self._apply(self._arrived(step_dict))
 
     def _arrived(self, saved: dict[str, Any]) -> Arrived:
-        """Return a gradient that waits; raise ValueError if it is damaged."""
-        length = len(self.weights.features)
-        feature = vector(saved["feature"], torch.int64, length).numpy()
-        value = vector(saved["value"], torch.float64, length).numpy()
-        if feature.size != value.size or (feature.size and not feature.min() >= 0):
-            raise ValueError(DAMAGED)
-        if feature.size and feature.max() >= length:
-            raise ValueError(DAMAGED)
-        version = self.weights.version - whole(saved["age"], 0)
-        numbers = real(saved["loss"]), whole(saved["count"], 0)
-        found = Gradient(feature, value, None, version, *numbers)
-        return Arrived(whole(saved["batch"], 0), found, real(saved["gain"]))
+        """Return a gradient that `_saved` has given."""
+        arrays = saved["feature"].numpy(), saved["value"].numpy()
+        version = self.weights.version - saved["age"]
+        found = Gradient(*arrays, None, version, saved["loss"], saved["count"])
+        return Arrived(saved["batch"], found, saved["gain"])
 
     def _compute(
-        self, worker: int, weights: BatchWeights, lock: Any, chosen: Int64, number: int
-    ) -> tuple[Gradient, float, Job]:
-        """Return the gradient of a mini-batch, the mean gain of its lists, and what it took."""
+        self, b: int, worker: int, weights: BatchWeights, lock: Any, chosen: Int64, epoch: int
+    ) -> Arrived:
+        """Return the gradient of a mini-batch."""
         online = self.online
         begin, start = time.time(), time.perf_counter()
-        sources, decoder = online.sources(chosen), self._decoders[worker]
-        lists = lists_of(decoder, sources, weights)
+        lists = lists_of(self._decoders[worker], online.sources(chosen), weights)
         decoded = time.perf_counter()
         lists = with_gains(online.metric, lists)
         with lock:
             lists = online.learner.take(lists)
-        found = gradient(lists, weights, online.loss, online.sampler, (online.seed, number))
+        found = gradient(lists, weights, online.loss, online.sampler, (online.seed, epoch))
         end = time.perf_counter()
-        return found, mean_gain(lists), Job(worker + 1, begin, end - start, end - decoded)
+        job = Job(worker + 1, begin, end - start, end - decoded)
+        return Arrived(b, found, mean_gain(lists), job)
 
     def _simulated(
-        self, left: Sequence[int], number: int, batches: Sequence[Int64]
+        self, left: Sequence[int], epoch: int, batches: Sequence[Int64]
     ) -> Iterator[Arrived]:
         """Yield gradients, each so many steps after its weights were read."""
         lock = threading.RLock()
         assert self.strategy.simulate is not None
         for b in left:
             weights = BatchWeights(self.online.learner, lock)
-            found = self._compute(0, weights, lock, batches[b], number)
-            self._waiting.append(Arrived(b, *found))
+            self._waiting.append(self._compute(b, 0, weights, lock, batches[b], epoch))
             if len(self._waiting) > self.strategy.simulate:
                 yield self._waiting.popleft()
         while self._waiting:
             yield self._waiting.popleft()
 
     def _threads(
-        self, left: Sequence[int], number: int, batches: Sequence[Int64]
+        self, left: Sequence[int], epoch: int, batches: Sequence[Int64]
     ) -> Iterator[Arrived]:
         """Yield gradients as they arrive, as far as the bound of staleness lets them.
 
@@ -360,7 +336,7 @@ class StaleTuner(Tuner):
         def job(b: int) -> Arrived:
             worker = free.get()
             try:
-                return Arrived(b, *self._compute(worker, reading[b], lock, batches[b], number))
+                return self._compute(b, worker, reading[b], lock, batches[b], epoch)
             finally:
                 free.put(worker)
 
@@ -390,10 +366,7 @@ class StaleTuner(Tuner):
             pool.shutdown(cancel_futures=True)
 
     def _may_step(self, one: Arrived, reading: dict[int, BatchWeights], bound: int) -> bool:
-        """Return whether all older gradients can still be applied in time after this one.
-
-        Of those that were read, the k-th oldest has to have k steps left before its own.
-        """
+        # Of those that were read, the k-th oldest has to have k steps left before its own.
         now = self.weights.version + 1
         older = sorted(
             weights.version
