@@ -508,8 +508,6 @@ def test_values_out_of_range():
             minimizer.penalty(*strengths)
     with pytest.raises(InputError, match="dimension=11 is smaller .* 12"):
         minimizer.penalty(1.0, 1.0, 11)
-    with pytest.raises(ValueError, match="below 15"):
-        Minimizer(pairs, 3, Logistic(), 14)
     with pytest.raises(DivergenceError):
         minimizer.minimize(minimizer.penalty(1.0, 1.0), np.full(15, 1e308))
     with pytest.raises(ValueError):

@@ -97,13 +97,10 @@ class Descent:
         return new
 
     def certified(self, point: Point, loss: MarginLoss, alone: Float64) -> tuple[Certificate, bool]:
-        """Go on until the certificate is as good as was asked for, or cannot be had.
+        """Go on until the certificate is as good as was asked for, or cannot be had; which is it?
 
         alone (float64 [N]): margins at the minimum without sparse features, or near it: far from
             the minimum their bound may be the better one.
-
-        Returns certificate
-        Returns reached
         """
         goal = self.accuracy.residual
         last = self.steps + self.accuracy.steps
@@ -258,14 +255,17 @@ class Descent:
         if not reached:
             said.append(f"{self._why}, and the minimum was not reached: {certificate}")
         elif not point.sparse.any():
+            largest = lambda_max(self.pairs, loss, self.penalty, point.dense, point.margins)
+            l1, l2 = largest * self.penalty.lambda1, largest * self.penalty.lambda2
             said.append(
-                self._nothing_survives(
-                    lambda_max(self.pairs, loss, self.penalty, point.dense, point.margins)
-                )
+                "no sparse feature survives, nor would with any lambda: lambda_max is 0"
+                if largest == 0.0
+                else "no sparse feature survives: from lambda_max on none does, which is "
+                f"lambda1={l1:.4g} and lambda2={l2:.4g} here"
             )
         # With the hinge itself: with what smoothes it, it may be 0 or less where that is not.
         objective = loss.meant(point.margins) + self.penalty.value(point.sparse)
-        wide = loss.below > 0.0 and objective > 0.0
+        wide = loss.width > 0.0 and objective > 0.0
         if reached and wide and certificate.gap > self.accuracy.gap:
             said.append(
                 "the hinge may be mu/2 above its smoothing, which is "
@@ -278,26 +278,17 @@ class Descent:
         found = separating(self.pairs, pulls, point.dense, point.direction)
         if found is not None:
             what, told = found
+            tells = f"{what} tells {told:,} of {len(self.pairs):,} pairs, and none wrongly: the "
             if loss.has_tail:
                 said.append(
-                    f"{what} tells {told:,} of {len(self.pairs):,} pairs, and none wrongly: the "
-                    "loss has no minimum, and the weights have stopped on their way to infinity"
+                    f"{tells}loss has no minimum, and the weights have stopped on their way to "
+                    "infinity"
                 )
             elif told == len(self.pairs):
                 said.append(f"{what} tells all pairs, and nothing is left to sparse features")
             elif loss.width > 0.0:
                 said.append(
-                    f"{what} tells {told:,} of {len(self.pairs):,} pairs, and none wrongly: the "
-                    "hinge asks no more of its weight than to be large enough, and how large it is "
-                    "says nothing"
+                    f"{tells}hinge asks no more of its weight than to be large enough, and how "
+                    "large it is says nothing"
                 )
         return said
-
-    def _nothing_survives(self, largest: float) -> str:
-        if largest == 0.0:
-            return "no sparse feature survives, nor would with any lambda: lambda_max is 0"
-        return (
-            "no sparse feature survives: from lambda_max on none does, which is "
-            f"lambda1={largest * self.penalty.lambda1:.4g} and "
-            f"lambda2={largest * self.penalty.lambda2:.4g} here"
-        )

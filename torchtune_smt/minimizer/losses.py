@@ -29,13 +29,8 @@ class MarginLoss:
 
     @property
     def width(self) -> float:
-        """The μ of a smoothed loss, 0 of others."""
+        """The μ of a smoothed loss, which may lie μ/2 below what it smoothes; 0 of others."""
         return 0.0
-
-    @property
-    def below(self) -> float:
-        """By how much ℓ may lie below the loss that it smoothes."""
-        return 0.5 * self.width
 
     def mean(self, margins: Float64) -> float:
         """Return the mean of ℓ."""
@@ -56,10 +51,9 @@ class MarginLoss:
     def primal_dual_curvatures(self, margins: Float64, dual: Float64) -> Float64:
         """Return curvatures for a step of Newton that moves a dual point along with the weights.
 
-        dual (float64 [N]): pulls that do not belong to these margins; those that do give
-            `curvatures`.
+        Those of most losses are d²ℓ/dz², whatever the dual point is.
 
-        Returns float64 [N]: 0 or more: d²ℓ/dz² of most losses, whatever the dual point is.
+        dual (float64 [N]): pulls; those that belong to the margins give `curvatures`.
         """
         return self.curvatures(margins)
 
@@ -85,7 +79,6 @@ class SmoothedHinge(Checked, MarginLoss):
     Newton's method needs: where the smoothing ends at some distance from z = 1, as that of a
     Huber function does, it is blind for pairs that are about to change sides.
 
-    mu: above 0.
     """
 
     accepts = accepting(mu=above(0))

@@ -47,10 +47,9 @@ class Minimizer:
     pairs: x = H(better) - H(worse), one row a pair.
     n_dense: ids below it are dense features, which are not regularised.
     dimension: D, the number of all features; by default as many as occur.
-    device ("cpu", "cuda"): where passes over all pairs are made; see `StoredPairs`.
+    device ("cpu", "cuda"): where passes over all pairs are made.
 
-    Raises InputError: there are no pairs, or no room for them; a value is above 1e100. ValueError:
-    rows are damaged, or have features beyond `dimension`; the device is not there.
+    Raises what `StoredPairs` does.
     """
 
     def __init__(
@@ -62,12 +61,10 @@ class Minimizer:
         device: str = "cpu",
     ) -> None:
         self.pairs = StoredPairs(pairs, n_dense, device)
-        self.n_dense = n_dense
-        self.loss = loss
-        needed = max(int(pairs.feature.max(initial=-1)) + 1, n_dense)
-        if dimension is not None and dimension < needed:
-            raise ValueError(f"pairs have features below {needed}, and dimension is {dimension}")
-        self.dimension = needed if dimension is None else dimension
+        self.n_dense, self.loss = n_dense, loss
+        # The objective of weights that are all 0.
+        self._at_0 = loss.mean(np.zeros(1))
+        self.dimension = dimension or max(int(pairs.feature.max(initial=-1)) + 1, n_dense)
 
     def penalty(self, lambda1: float, lambda2: float, dimension: int | None = None) -> Penalty:
         """Return OSCAR with these strengths.
@@ -103,23 +100,11 @@ class Minimizer:
 
         start (float64 [D]): where the dense weights begin.
         """
-        self._check(penalty)
-        empty = self._empty(start)
+        empty = self._empty(penalty, start)
         return lambda_max(self.pairs, self.loss, penalty, empty.dense, empty.margins)
 
-    def _check(self, penalty: Penalty) -> None:
-        """Raise ValueError where a penalty has a smaller d than there are sparse features."""
-        if penalty.dimension < self.pairs.n_sparse:
-            raise ValueError(
-                f"the penalty is of {penalty.dimension} features, and the pairs have "
-                f"{self.pairs.n_sparse} sparse ones"
-            )
-
     def _norm(self, penalty: Penalty, empty: Point) -> float:
-        """Return the dual norm of the pulls at the minimum without sparse features.
-
-        Where it is at most 1, that is the minimum with them, too.
-        """
+        """Return the dual norm of pulls without sparse features; 1 at most: that is the minimum."""
         return penalty.dual_norm(self.pairs.means(self.loss.pulls(empty.margins))[1])
 
     def minimize(
@@ -139,9 +124,8 @@ class Minimizer:
 
         Raises DivergenceError: a margin is not finite.
         """
-        self._check(penalty)
         run = Descent(self.pairs, penalty, accuracy or Accuracy(), on_step)
-        empty = self._empty(start, run.in_time)
+        empty = self._empty(penalty, start, run.in_time)
         if run.in_time() and self._norm(penalty, empty) <= 1.0:
             return self._result(run, empty, start, empty.margins)
         point = self._begun(start, run.in_time)
@@ -164,15 +148,15 @@ class Minimizer:
 
         Raises DivergenceError: a margin is not finite.
         """
-        self._check(penalty)
         accuracy = accuracy or Accuracy()
-        point = self._empty(start, Descent(self.pairs, penalty, accuracy).in_time)
+        point = self._empty(penalty, start, Descent(self.pairs, penalty, accuracy).in_time)
         alone = point.margins
         norm = self._norm(penalty, point)
         for scale in scales:
             run = Descent(self.pairs, penalty.times(scale), accuracy)
             if scale >= norm:
-                minimum = self._result(run, self._empty(start, run.in_time), start, alone)
+                empty = self._empty(penalty, start, run.in_time)
+                minimum = self._result(run, empty, start, alone)
             else:
                 minimum, point = self._descended(run, point, start, alone)
             yield minimum
@@ -187,27 +171,21 @@ class Minimizer:
 
         Raises DivergenceError: a margin is not finite.
         """
-        self._check(penalty)
         pairs, loss = self.pairs, self.loss
-        point = self._point(weights)
+        alone, point = self._empty(penalty, weights).margins, self._point(weights)
         dense, pull = pairs.means(loss.pulls(point.margins))
         found = residual(penalty, pairs.basis.gradient(dense), point.sparse, pull)
         objective = point.objective(loss, penalty)
-        alone = self._empty(weights).margins
         certificate = certified(pairs, loss, penalty, found, objective, point.margins, alone)
         return self._of_given(certificate, penalty, weights)[0]
 
     def _of_given(
         self, certificate: Certificate, penalty: Penalty, weights: Float64
     ) -> tuple[Certificate, float]:
-        """Return a certificate of weights with the dense features as they were given.
+        """Return a certificate of weights with the dense features as they were given, and rounding.
 
-        Their objective differs by rounding from that with the features that were taken in their
-        place. No more is known of the bound than that it holds for those: it goes down by as much.
-
-        Returns certificate
-        Returns rounding: by how much the objective differs, and may differ where it is computed
-            otherwise.
+        By so much their objective differs, or may, from that with the features that were taken in
+        their place. The bound is known to hold for those alone: it goes down by as much.
         """
         found = self.pairs.given_margins(weights)
         if found is None:
@@ -221,13 +199,9 @@ class Minimizer:
 
     def _point(self, start: Float64 | None) -> Point:
         pairs = self.pairs
-        if start is None:
-            dense, sparse = np.zeros(pairs.dense.shape[1]), np.zeros(pairs.n_sparse)
-        else:
-            if start.shape != (self.dimension,):
-                raise ValueError(f"start has shape {start.shape}, not ({self.dimension},)")
-            dense = pairs.basis.inside(start[pairs.dense_id])
-            sparse = start[pairs.sparse_id]
+        dense, sparse = np.zeros(pairs.dense.shape[1]), np.zeros(pairs.n_sparse)
+        if start is not None:
+            dense, sparse = pairs.basis.inside(start[pairs.dense_id]), start[pairs.sparse_id]
         with np.errstate(over="ignore", invalid="ignore"):
             margins = pairs.margins(dense, sparse)
         if not np.isfinite(margins).all():
@@ -240,19 +214,25 @@ class Minimizer:
         self._follow(point, [*self.loss.stages(), self.loss][:1], in_time)
         return point
 
-    def _empty(self, start: Float64 | None, in_time: Callable[[], bool] = lambda: True) -> Point:
-        """Return the minimum without sparse features, or how near it one is when time is up."""
+    def _empty(
+        self, penalty: Penalty, start: Float64 | None, in_time: Callable[[], bool] = lambda: True
+    ) -> Point:
+        """Return the minimum without sparse features, or how near it one is when time is up.
+
+        Raises ValueError: the penalty has a smaller d than there are sparse features.
+        """
+        if penalty.dimension < self.pairs.n_sparse:
+            raise ValueError(
+                f"the penalty is of {penalty.dimension} features, and the pairs have "
+                f"{self.pairs.n_sparse} sparse ones"
+            )
         point = self._point(start)
         point.sparse[:] = 0.0
         point.margins = self.pairs.margins(point.dense, point.sparse)
-        if self.loss.mean(point.margins) > self._at_0():
+        if self.loss.mean(point.margins) > self._at_0:
             point = self._point(None)
         self._follow(point, [*self.loss.stages(), self.loss], in_time)
         return point
-
-    def _at_0(self) -> float:
-        """Return the objective of weights that are all 0."""
-        return self.loss.mean(np.zeros(1))
 
     def _follow(
         self, point: Point, losses: Sequence[MarginLoss], in_time: Callable[[], bool]
@@ -269,24 +249,26 @@ class Minimizer:
 
         `alone` are margins of dense features alone.
         """
-        found = self._descend(run, point, start, alone)
-        if not found.reached and run.in_time() and found.certificate.objective > self._at_0():
+        stages = self.loss.stages()
+        found = self._result(run, point, start, alone, stages)
+        if not found.reached and run.in_time() and found.certificate.objective > self._at_0:
             # Lost on the way, from where no pair of a wrong margin has curvature.
             point = self._begun(None, run.in_time)
-            found = self._descend(run.again(), point, start, alone)
+            found = self._result(run.again(), point, start, alone, stages)
         return found, point
 
-    def _descend(
-        self, run: Descent, point: Point, start: Float64 | None, alone: Float64
+    def _result(
+        self,
+        run: Descent,
+        point: Point,
+        start: Float64 | None,
+        alone: Float64,
+        stages: Sequence[MarginLoss] = (),
     ) -> Minimum:
-        """Move a point to the minimum."""
-        for loss in self.loss.stages():
+        """Go on from a point to the minimum, through smoother losses, and say what is there."""
+        for loss in stages:
             if run.in_time():
                 run.descend(point, loss, ROUGH)
-        return self._result(run, point, start, alone)
-
-    def _result(self, run: Descent, point: Point, start: Float64 | None, alone: Float64) -> Minimum:
-        """Go on from a point that is near the minimum, or the minimum, and say what is there."""
         certificate, reached = run.certified(point, self.loss, alone)
         pairs = self.pairs
         weights = np.zeros(self.dimension)
@@ -323,12 +305,7 @@ SHARE: Final = between(0, 1)
 
 
 def path_scales(largest: float, lowest: float, count: int = 20) -> list[float]:
-    """Return scales, log-spaced, from λ_max (as `Minimizer.largest_scale` gives it) downwards.
-
-    Raises ValueError: not 0 < lowest <= largest, or count is less than 1.
-    """
-    if not 0.0 < lowest <= largest < float("inf") or count < 1:
-        raise ValueError(f"no path of {count} values from {largest:g} down to {lowest:g}")
+    """Return scales, log-spaced, from λ_max (as `Minimizer.largest_scale` gives it) downwards."""
     return [float(scale) for scale in np.geomspace(largest, lowest, count)]
 
 
@@ -336,9 +313,7 @@ def noise_draws(share: float) -> int:
     """Return of how many draws of noise the largest λ_max is taken: 19 for 0.95, 99 for 0.99.
 
     The fewest of which one more draw of the same noise is above it with a probability of 1 - share
-    at most.
-
-    Raises ValueError: the share is not above 0 and below 1.
+    at most. Raises ValueError: the share is not above 0 and below 1.
     """
     SHARE.check("noise", share)
     return max(math.ceil(1.0 / (1.0 - share) - 1e-9) - 1, 1)
@@ -369,8 +344,7 @@ def noise_scale(
     start (float64 [D]): where the dense weights begin.
     on_draw: told after each draw how many were made, of how many.
 
-    Raises InputError: a draw has no pairs, or more sparse features than d. ValueError: the share is
-    not above 0 and below 1.
+    Raises InputError: a draw has no pairs, or more sparse features than d.
     """
     draws, scales = noise_draws(share), []
     dimension = None if start is None else start.size

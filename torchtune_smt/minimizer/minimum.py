@@ -167,10 +167,9 @@ def residual(
     weights, pull (float64 [u]): of the sparse features: weights, and the negative mean gradient.
     strongest (int64 [u]): `by_size` of the pulls, where it is known.
     """
-    unit = penalty.largest
+    sparse = penalty.residual(weights, pull, strongest)
     return Residual(
-        float(np.abs(dense).max(initial=0.0)) / unit,
-        penalty.residual(weights, pull, strongest) / unit,
+        float(np.abs(dense).max(initial=0.0)) / penalty.largest, sparse / penalty.largest
     )
 
 
@@ -190,7 +189,7 @@ def certified(
     most = objective + ROUNDING * abs(objective) + 1e-15
     bounds = [dual_bound(pairs, loss, penalty, some) for some in margins]
     bound = max((some for some in bounds if some <= most), default=least(loss))
-    return Certificate(found, objective, bound, loss.below)
+    return Certificate(found, objective, bound, 0.5 * loss.width)
 
 
 def least(loss: MarginLoss) -> float:
@@ -210,20 +209,10 @@ def dual_bound(pairs: StoredPairs, loss: MarginLoss, penalty: Penalty, margins: 
     margins (float64 [N]): at the weights in question.
     """
     dual = loss.pulls(follow_dense(pairs, loss, margins)[1])
-    if not balanced(pairs, dual):
-        return least(loss)
-    _, pull = pairs.means(dual)
-    dual *= 1.0 / max(1.0, penalty.dual_norm(pull))
-    return -loss.mean_conjugate(dual)
-
-
-def balanced(pairs: StoredPairs, dual: Float64) -> bool:
-    """Return whether X_denseᵀa = 0, to rounding.
-
-    dual (float64 [N]): a: 0 or more.
-    """
     for column in pairs.dense.T:
         size = np.abs(column)
         if abs(column @ dual) > BALANCED * (size @ dual) + NEXT_TO_NONE * size.sum():
-            return False
-    return True
+            return least(loss)
+    _, pull = pairs.means(dual)
+    dual *= 1.0 / max(1.0, penalty.dual_norm(pull))
+    return -loss.mean_conjugate(dual)

@@ -63,7 +63,6 @@ class Curvature:
         cross: Float64 = csr_array((weighed, feature, begin), (scale.size, m)).T @ dense
         self.inverse = inverse((dense.T * scale) @ dense)
         self.solved: Float64 = cross @ self.inverse
-        self.cross = cross
         kept, bound = passes.slight(begin, feature, value, scale, m, SLIGHT)
         row, begin, feature, value = passes.restricted(
             begin, feature, value, kept, np.arange(m, dtype=np.int32)
@@ -74,19 +73,11 @@ class Curvature:
         square = pairs.size[chosen] ** 2
         most = np.divide(own, square, out=np.zeros_like(own), where=square > 0).max(initial=0.0)
         ridge = bound + RIDGE * float(most) * square + 1e-300
-        self.operator: kernels.Operator = (
-            begin,
-            feature,
-            value,
-            scale,
-            False,
-            cross,
-            self.solved,
-            ridge,
-        )
+        rest = cross, self.solved, ridge
+        self.operator: kernels.Operator = (begin, feature, value, scale, False, *rest)
         turned = csr_array((value, feature, begin), (scale.size, m)).tocsc()
         starts, rows = turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
-        self.by_column = (starts, rows, turned.data, scale, cross, self.solved, ridge)
+        self.by_column = (starts, rows, turned.data, scale, *rest)
         left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + ridge
         self.diagonal = left
 
@@ -178,33 +169,29 @@ class OscarModel:
         self, v: Float64, block: Int64, blocks: int, damping: float
     ) -> tuple[Float64, float]:
         """Return a better v by a Newton step in the values of blocks, or v; and a new damping."""
-        rise = kernels.face_direction(
-            self.curvature.operator,
-            self.curvature.diagonal,
-            self.linear,
-            v,
-            self.strengths,
-            block,
-            blocks,
-            damping,
-            CONJUGATE_STEPS,
-            CONJUGATE_TOLERANCE,
-        )
         inside = block >= 0
-        level = np.zeros(blocks)
+        level, weight = np.zeros(blocks), np.zeros(blocks)
         level[block[inside]] = np.abs(v[inside])
-        weight = np.zeros(blocks)
         np.add.at(weight, block[inside], self.curvature.diagonal[inside])
+        operator, limits = self.curvature.operator, (CONJUGATE_STEPS, CONJUGATE_TOLERANCE)
+        rise = kernels.face_direction(
+            operator, weight, self.linear, v, self.strengths, block, damping, *limits
+        )
         lowest = self.value(v)
         for step in SHORTER:
             levels = level + step * rise
             # Blocks may pass each other, or join where they would.
             trials = [
-                kernels.moved(v, block, some)
-                for some in (levels, kernels.descending(levels, weight))
+                _moved(v, block, some) for some in (levels, kernels.descending(levels, weight))
             ]
             values = [self.value(trial) for trial in trials]
             if min(values) < lowest:
                 best = trials[int(np.argmin(values))]
                 return best, damping * (LESS if step == 1.0 else 1.0)
         return v, damping * MORE
+
+
+def _moved(v: Float64, block: Int64, level: Float64) -> Float64:
+    """Return v with each block at another |v|, or at 0 where that would be below."""
+    size = np.append(level, 0.0)[block]
+    return np.where(size > 0.0, np.copysign(size, v), 0.0)

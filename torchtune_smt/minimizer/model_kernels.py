@@ -128,33 +128,31 @@ def accelerated(
 @kernel
 def face_direction(
     operator: Operator,
-    preconditioner: Float64,
+    weight: Float64,
     linear: Float64,
     v: Float64,
     strengths: Strengths,
     block: Int64,
-    blocks: int,
     damping: float,
     steps: int,
     tolerance: float,
 ) -> Float64:
     """Return a Newton step in the values of blocks, by preconditioned conjugate gradients.
 
-    The preconditioner times `damping` is added to S (Levenberg and Marquardt).
+    weight (float64 [blocks]): the preconditioner; `damping` times it is added to S (Levenberg and
+        Marquardt).
 
     Returns float64 [blocks]: by how much |v| is to rise.
     """
-    m = v.size
+    m, blocks = v.size, weight.size
     sign = np.sign(v)
     x, s_x = v.copy(), np.empty(m)
     apply(operator, x, s_x)
-    residual, weight = np.zeros(blocks), np.zeros(blocks)
-    size = np.zeros(blocks, np.int64)
+    residual, size = np.zeros(blocks), np.zeros(blocks, np.int64)
     for j in range(m):
         b = block[j]
         if b >= 0:
             residual[b] -= sign[j] * (s_x[j] + linear[j])
-            weight[b] += preconditioner[j]
             size[b] += 1
     rank = 0
     for b in range(blocks):
@@ -192,16 +190,6 @@ def face_direction(
             direction[b] = z[b] + new / product * direction[b]
         product = new
     return result
-
-
-@kernel
-def moved(v: Float64, block: Int64, level: Float64) -> Float64:
-    """Return v with each block at another |v|, or at 0 where that would be below."""
-    out = np.zeros(v.size)
-    for j in range(v.size):
-        if block[j] >= 0 and level[block[j]] > 0.0:
-            out[j] = np.copysign(level[block[j]], v[j])
-    return out
 
 
 @kernel

@@ -28,10 +28,7 @@ class Penalty:
         return self.lambda1 + self.lambda2 * (self.dimension - 1)
 
     def times(self, scale: float) -> Penalty:
-        """Return the penalty times a number.
-
-        Raises ValueError: it is not above 0, such as a part of λ_max where that is 0.
-        """
+        """Return the penalty times a number; ValueError is raised for a part of a λ_max of 0."""
         if not 0.0 < scale < float("inf"):
             raise ValueError(f"the scale of a penalty must be finite and above 0, not {scale}")
         return Penalty(scale * self.lambda1, scale * self.lambda2, self.dimension)
