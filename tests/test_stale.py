@@ -305,6 +305,13 @@ def test_steps_of_an_earlier_checkpoint_are_not_taken(tmp_path):
     assert run.progress.done == len(tuner.state_dict()["done"]) == 4
 
 
+def test_a_saved_gradient_of_features_that_there_are_not():
+    tuner = stale(Stale(simulate=2))
+    next(iter(tuner.round(1)))
+    with pytest.raises(ValueError, match="damaged"):
+        stale(Stale(simulate=2)).load_state_dict(tuner.state_dict())
+
+
 def test_threads_may_share_a_vocabulary():
     words = Vocabulary()
     names = [f"word{i}" for i in range(5000)]

@@ -278,17 +278,17 @@ class Descent:
         found = separating(self.pairs, pulls, point.dense, point.direction)
         if found is not None:
             what, told = found
-            tells = f"{what} tells {told:,} of {len(self.pairs):,} pairs, and none wrongly: the "
             if loss.has_tail:
                 said.append(
-                    f"{tells}loss has no minimum, and the weights have stopped on their way to "
-                    "infinity"
+                    f"{what} tells {told:,} of {len(self.pairs):,} pairs, and none wrongly: the "
+                    "loss has no minimum, and the weights have stopped on their way to infinity"
                 )
             elif told == len(self.pairs):
                 said.append(f"{what} tells all pairs, and nothing is left to sparse features")
             elif loss.width > 0.0:
                 said.append(
-                    f"{tells}hinge asks no more of its weight than to be large enough, and how "
-                    "large it is says nothing"
+                    f"{what} tells {told:,} of {len(self.pairs):,} pairs, and none wrongly: the "
+                    "hinge asks no more of its weight than to be large enough, and how large it is "
+                    "says nothing"
                 )
         return said

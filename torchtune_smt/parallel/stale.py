@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from torchtune_smt.core.accepts import accepting, check_arguments, integer
+from torchtune_smt.core.archive import DAMAGED
 from torchtune_smt.core.arrays import Bool, Float64, Int64, Integers
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import numbered
@@ -280,9 +281,12 @@ class StaleTuner(Tuner):
 
     def _arrived(self, saved: dict[str, Any]) -> Arrived:
         """Return a gradient that `_saved` has given."""
-        arrays = saved["feature"].numpy(), saved["value"].numpy()
+        feature, value = saved["feature"].numpy(), saved["value"].numpy()
+        known = (feature >= 0) & (feature < len(self.weights.features))
+        if feature.shape != value.shape or not known.all():
+            raise ValueError(DAMAGED)
         version = self.weights.version - saved["age"]
-        found = Gradient(*arrays, None, version, saved["loss"], saved["count"])
+        found = Gradient(feature, value, None, version, saved["loss"], saved["count"])
         return Arrived(saved["batch"], found, saved["gain"])
 
     def _compute(
