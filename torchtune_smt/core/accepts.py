@@ -24,9 +24,8 @@ _NAN: Final = float("nan")
 class Rule:
     """What an argument may be.
 
-    text: for people: what follows "must be".
-    fits: whether a value is of that kind.
-    good, bad: values that fit, and values that do not, those next to a bound among them: for tests.
+    text: what follows "must be".
+    good, bad: values that fit, and that do not, those next to a bound among them: for tests.
     """
 
     text: str
@@ -57,10 +56,7 @@ class Rule:
 class Checked:
     """A class whose arguments are checked; for dataclasses there is nothing else to do.
 
-    Other classes call `check_arguments` with what they are given. A subclass inherits what its
-    parents accept.
-
-    accepts: by the names of arguments; of others nothing is known.
+    Others call `check_arguments`. A subclass inherits what its parents accept (`accepts`).
     """
 
     accepts: ClassVar[Mapping[str, Rule]] = MappingProxyType({})
@@ -83,11 +79,7 @@ def rules_of(kind: object) -> dict[str, Rule]:
 
 
 def check_arguments(taker: type | Mapping[str, Rule], given: Mapping[str, Any]) -> None:
-    """Raise ValueError if an argument is not accepted.
-
-    taker: what takes the arguments; or the rules of a function.
-    given: arguments by their names; what is said of others does not matter.
-    """
+    """Raise ValueError if a class, or the rules of a function, do not accept an argument."""
     for name, rule in (taker if isinstance(taker, Mapping) else rules_of(taker)).items():
         if name in given:
             rule.check(name, given[name])
@@ -240,9 +232,8 @@ _NUMBER: Final = Rule("a number", lambda value: isinstance(value, float) or _WHO
 def declared(part: object, name: str, *methods: str) -> Any:
     """Return an attribute that says something of methods, or None where it does not count.
 
-    name: the attribute. It counts if the class that defines it is the one that defines each of the
-        methods, or a subclass of that one.
-    methods: names of the methods that it is about.
+    It counts if the class that defines it is the one that defines each of the methods, or a
+    subclass of that one.
     """
     place = _place(part, name)
     if math.isinf(place) or any(_place(part, method) < place for method in methods):

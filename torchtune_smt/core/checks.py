@@ -34,13 +34,10 @@ def described(value: Any) -> str:
 
 
 def checked_numbers(value: Any, shape: tuple[int, ...], must: str, kinds: str = "iuf") -> Float64:
-    """Return an array of numbers as float64, itself where it is that.
+    """Return an array of numbers as float64; raise InputError if it is something else.
 
-    shape: that it must have.
     must: how the message begins: who must do what.
     kinds: the letters of dtypes (`numpy.dtype.kind`) that are numbers here.
-
-    Raises InputError: it is something else.
     """
     if isinstance(value, np.ndarray) and value.shape == shape and value.dtype.kind in kinds:
         return value.astype(np.float64, copy=False)

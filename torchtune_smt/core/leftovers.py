@@ -44,10 +44,7 @@ def part_of(path: Path, *, folder: bool) -> Iterator[Path]:
 
 
 def replace_folder(path: Path, new: Path, check: Callable[[], None] = lambda: None) -> None:
-    """Give a folder the place of another one, which is removed, or of none.
-
-    check: raises if the other one must not be removed: nobody else replaces it meanwhile.
-    """
+    """Give a folder the place of another one, unless `check` raises, or of none."""
     if not path.exists():
         new.rename(path)
         return

@@ -29,8 +29,7 @@ def joined_offsets(begins: Sequence[Int64]) -> Int64:
 def places_of(begin: Int64, chosen: Int64) -> tuple[Int64, Int64]:
     """Return the offsets of some pieces behind each other, and where their items come from.
 
-    begin (int64 [pieces + 1])
-    chosen (int64 [m]): numbers of pieces, in any order.
+    begin (int64 [pieces + 1]), chosen (int64 [m]): numbers of pieces, in any order.
 
     Returns begin (int64 [m + 1])
     Returns places (int64 [items]): ``items[places]`` are the pieces' items.
@@ -62,11 +61,7 @@ def runs(owner: Int64) -> tuple[Int64, Int64]:
 
 
 def are_offsets(begin: NDArray[Any], end: int) -> bool:
-    """Return whether an array says where consecutive pieces begin, and where the last one ends.
-
-    begin: such are int64 [pieces + 1], begin with 0, and descend nowhere.
-    end: what they end with.
-    """
+    """Return whether an array says where consecutive pieces begin, and that the last ends there."""
     return bool(
         begin.dtype == np.int64
         and begin.ndim == 1

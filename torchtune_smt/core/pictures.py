@@ -25,8 +25,7 @@ def picture(
     All text stands there as it is: ``$`` begins no formula.
 
     form ("png", "svg", "pdf")
-    rows, columns: of axes.
-    caption: lines below them, such as what letters stand for.
+    rows, columns: of axes, with the caption below.
     options: of `matplotlib.pyplot.subplots`.
     """
     # It takes long to import.

@@ -14,11 +14,7 @@ from torchtune_smt.core.errors import InputError
 
 @dataclass(frozen=True)
 class Recipe:
-    """Makes objects of a class, some of whose arguments come from elsewhere.
-
-    make: returns an object, given the other arguments.
-    options: the arguments that are known.
-    """
+    """Makes objects of a class: of the arguments that are known (options), and others."""
 
     kind: Callable[..., Any]
     make: Callable[..., Any]
@@ -35,11 +31,7 @@ class Recipe:
         return argument_names(self.kind)
 
     def __call__(self, **offered: Callable[[], Any]) -> Any:
-        """Return an object.
-
-        offered: what else there is: an argument of the class with one of these names gets what the
-            callable returns, which is not asked otherwise.
-        """
+        """Return an object, whose arguments of these names get what the callables return."""
         return self.make(**{name: what() for name, what in offered.items() if name in self.names})
 
 
@@ -58,7 +50,7 @@ def argument_names(kind: Callable[..., Any]) -> set[str]:
 
 
 def takes_anything(kind: Callable[..., Any]) -> bool:
-    """Return whether arguments of any name may be for a class: a user's with ``**options``.
+    """Return whether a class takes arguments of any name: a user's with ``**options``.
 
     Those of this package hand them on to their parents.
     """

@@ -14,11 +14,7 @@ def from_here(path: Path) -> Path:
 
 
 def config_folder() -> Path:
-    """Return the folder of Hydra's configurations.
-
-    It is ``conf`` inside an installed package, and ``conf`` at the top of the repository where
-    the package is run from there (installed editable, or not at all).
-    """
+    """Return ``conf`` inside an installed package, or at the top of the repository."""
     inside = PACKAGE / "conf"
     return inside if inside.is_dir() else PACKAGE.parent / "conf"
 

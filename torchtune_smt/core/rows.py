@@ -45,9 +45,7 @@ class Rows:
 
     @classmethod
     def of_dicts(cls, rows: Sequence[Mapping[str, float]], features: Vocabulary) -> Rows:
-        """Return rows of feature names and values; zeros are left out.
-
-        features: gives the ids; names that are new are added.
+        """Return rows of feature names and values; zeros are left out, and new names added.
 
         Raises ValueError: a name is no string, or a value no finite number; says of which row.
         """
@@ -77,11 +75,7 @@ class Rows:
 
     @classmethod
     def gathered(cls, parts: Iterable[Rows]) -> Rows:
-        """Return the rows of matrices that are made one after the other, as `joined` does.
-
-        A part may be forgotten once the next one is asked for: together they do not lie in memory
-        beside the result.
-        """
+        """Do as `joined` with parts each of which is forgotten once the next one is asked for."""
         feature, value = _Growing(np.int32), _Growing(np.float64)
         lengths = _Growing(np.int64)
         for part in parts:
@@ -169,7 +163,7 @@ class Rows:
         return bool(rises.all())
 
     def sorted(self) -> Rows:
-        """Return the rows with ascending ids; the same ones where they ascend already."""
+        """Return the rows with ascending ids."""
         if self.ascend():
             return self
         feature, value = self.feature.copy(), self.value.copy()
@@ -177,10 +171,7 @@ class Rows:
         return Rows(self.begin, feature, value)
 
     def dot(self, weights: Float64, first: int = 0, last: int | None = None) -> Float64:
-        """Return W·H of the rows ``first .. last - 1``, each added up in the order of its ids.
-
-        weights (float64 [D]): D is larger than all ids.
-        """
+        """Return W·H of the rows ``first .. last - 1``, each added up in the order of its ids."""
         last = len(self) if last is None else last
         out = np.empty(last - first)
         kernels.dot(self.begin, self.feature, self.value, weights, first, out)
@@ -218,12 +209,9 @@ class Rows:
         return Rows(*kernels.project(self.begin, self.feature, self.value, group, groups))
 
     def numbered(self) -> tuple[Int64, Rows]:
-        """Return the features that occur, and the rows over these alone.
+        """Return the features that occur (int64 [u], ascending), and the rows over their places.
 
         Nothing is as long as the number of all features.
-
-        Returns feature (int64 [u]): ids, ascending.
-        Returns rows: their ids are places in `feature`.
         """
         feature, column = numbered(self.feature)
         return feature, Rows(self.begin, column, self.value)
@@ -271,7 +259,7 @@ class _Growing(Generic[T]):
 
 
 def _finite(rows: Sequence[Mapping[str, float]]) -> Float64:
-    """Return the values of all rows; ValueError is raised as `Rows.of_dicts` says."""
+    """Return the values of all rows."""
     names = [name for row in rows for name in row]
     values = [value for row in rows for value in row.values()]
     # A text would be read as a number.

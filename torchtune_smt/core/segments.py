@@ -55,7 +55,6 @@ def margins(scores: Tensor, pairs: Tensor) -> Tensor:
     >>> margins(torch.tensor([5.0, 4.0, 7.0]), torch.tensor([[2, 1], [0, 1]]))
     tensor([3., 1.])
 
-    scores (tensor [n])
     pairs (int64 tensor [p, 2]): numbers of hypotheses, counted through all lists.
     """
     better, worse = scores[pairs.reshape(-1)].view(-1, 2).unbind(1)
@@ -70,7 +69,6 @@ def matrices(begin: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
     [0, 2] [[9], [6]]
     [1] [[8, 7]]
 
-    begin (int64 tensor [S + 1])
     columns (tensors [n])
 
     Returns lists (int64 tensor [L]): ascending; lengths ascend, too.

@@ -15,10 +15,7 @@ _SHOWN: Final = 10
 
 
 class Snapshot(Protocol):
-    """Weights that can be read.
-
-    version: how many times they had been changed.
-    """
+    """Weights that can be read."""
 
     @property
     def version(self) -> int:
@@ -33,10 +30,7 @@ class Snapshot(Protocol):
 
 
 class NamedWeights(Snapshot, Protocol):
-    """Weights that know the names of their features.
-
-    n_dense: ids below it are dense features.
-    """
+    """Weights that know the names of their features."""
 
     @property
     def features(self) -> Vocabulary:
@@ -44,7 +38,7 @@ class NamedWeights(Snapshot, Protocol):
 
     @property
     def n_dense(self) -> int:
-        """The number of dense features, which are the first."""
+        """The number of dense features, whose ids are the first."""
 
 
 class ByName:
@@ -78,9 +72,6 @@ class FrozenWeights(ByName):
 
     features: may get more names, whose weights are 0.
     values (float64 [n]): of the first n features; not to be changed.
-    version, n_dense: see `Snapshot` and `NamedWeights`.
-
-    Raises ValueError: there are more values than features.
     """
 
     def __init__(
@@ -103,7 +94,7 @@ class FrozenWeights(ByName):
         return self.values.size
 
     def numbers(self) -> Float64:
-        """Return the weights (float64), of the first so many features."""
+        """Return the weights, of the first so many features."""
         return self.values
 
     def __getstate__(self) -> dict[str, Any]:

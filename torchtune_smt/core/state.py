@@ -75,7 +75,7 @@ def unpacked(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if kind == "sparse":
         indices, values, length = unpacked(value, arrays)
         return torch.sparse_coo_tensor(
-            indices, values, (length,), is_coalesced=True, check_invariants=False
+            indices, values, (length,), is_coalesced=True, check_invariants=True
         )
     if kind == "list":
         return [unpacked(part, arrays) for part in value]

@@ -42,10 +42,7 @@ _BLOCK: Final = 1 << 20
 
 
 def read_bytes(path: AnyPath) -> bytes:
-    """Return the content of a file, unpacked if its name ends in ``.gz``.
-
-    Raises InputError: the file is missing, unreadable, or not whole.
-    """
+    """Return the content of a file, unpacked if its name ends in ``.gz``; see `reading`."""
     return b"".join(_blocks(path))
 
 
@@ -69,8 +66,8 @@ def read_text(
     refused: what is wrong with files that begin so: they are none of text.
     packed: those of `read_packed`, if the file was read already.
 
-    Raises InputError: as `read_bytes`; or the text is packed otherwise, line ends are mixed, or a
-        line has more than `MAX_LINE` bytes.
+    Raises InputError: the file cannot be read, the text is packed otherwise, line ends are mixed,
+        or a line has more than `MAX_LINE` bytes.
     """
     return next(text_pieces(path, sys.maxsize, refused, packed), bytearray())
 
@@ -101,10 +98,7 @@ def text_pieces(
 
 
 def check_utf8(text: bytearray, path: AnyPath, before: int = 0) -> None:
-    """Raise InputError with the first line that is not UTF-8.
-
-    text: that of `read_text`, or a piece of it behind so many lines.
-    """
+    """Raise InputError with the first line of a text, behind so many lines, that is not UTF-8."""
     view, begin = memoryview(text), 0
     while begin < len(text):
         # Pieces that fit into a cache.
@@ -118,7 +112,7 @@ def check_utf8(text: bytearray, path: AnyPath, before: int = 0) -> None:
 
 
 def not_utf8(path: AnyPath, line: int) -> InputError:
-    """Return the error of a line that is not UTF-8."""
+    """Return the error of such a line."""
     return InputError("is not valid UTF-8; convert the file to UTF-8", path=path, line=line)
 
 
@@ -176,10 +170,7 @@ def blocks_of_lines(
 ) -> Iterator[list[str | BadLine]]:
     """Yield the lines of a file some at a time, with those that are no text in their places.
 
-    pipe: a pipe or a terminal, which errors call `path`: its lines come as they arrive, those that
-        are there at once.
-
-    Raises InputError: as `read_text`, but for what is wrong with a single line.
+    pipe: a pipe or a terminal, which errors call `path`: its lines come as they arrive.
     """
     blocks = _blocks(path) if pipe is None else iter(lambda: pipe.read1(_BLOCK), b"")
     number = 1
@@ -212,10 +203,7 @@ class UnequalLinesError(Exception):
 
 
 def parallel_lines(files: Sequence[Iterable[Line]]) -> Iterator[tuple[Line, ...]]:
-    """Yield line n of all files, keeping none of them.
-
-    Raises UnequalLinesError: after the last line of the shortest file.
-    """
+    """Yield line n of all files; UnequalLinesError comes after the last one of the shortest."""
     iterators = [iter(lines) for lines in files]
     for number, row in enumerate(zip_longest(*iterators)):
         if None in row:
@@ -235,10 +223,7 @@ def _blocks(path: AnyPath, file: IO[bytes] | None = None) -> Iterator[bytes]:
 
 
 def check_plain(path: AnyPath) -> None:
-    """Raise InputError if what lies at a path is neither a file nor a folder.
-
-    A device may have no end, and who opens a pipe waits for whoever writes to it.
-    """
+    """Raise InputError if what lies at a path is no file or folder: it may have no end."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError("is no plain file; copy what comes from it to one", path=path)
@@ -267,10 +252,7 @@ def reading(path: AnyPath) -> Iterator[None]:
 
 @contextmanager
 def writing(path: AnyPath) -> Iterator[None]:
-    """Turn what keeps a file or a folder from being written into InputError.
-
-    A pipe that nobody reads any more is no fault of what is written.
-    """
+    """Turn what keeps a file or a folder from being written into InputError, but a closed pipe."""
     try:
         yield
     except BrokenPipeError:
@@ -284,9 +266,8 @@ def writing(path: AnyPath) -> Iterator[None]:
 def _plain(blocks: Iterable[bytes], path: AnyPath, *, strict: bool = True) -> Iterator[bytes]:
     r"""Yield the blocks of a text without a byte order mark, each line end as ``\n``.
 
-    InputError is raised at a line of more than `MAX_LINE` bytes, and where the text is packed; if
-    `strict`, at a zero byte, too, and at a line end of another kind than those before. Otherwise a
-    ``\r`` among lines that end with ``\n`` is within its line.
+    If `strict`, InputError is raised at a zero byte, and at a line end of another kind than those
+    before. Otherwise a ``\r`` among lines that end with ``\n`` is within its line.
     """
     line, length = 1, 0  # of the line that is open
     kind = held = b""
@@ -374,8 +355,7 @@ def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
 def check_written(written: Mapping[str, str | None], read: Iterable[AnyPath] = ()) -> None:
     """Raise InputError where a file that is to be written is read, or is to be written twice.
 
-    written: the value of each option that names a file to write; ``-`` is none.
-    read: files that the command reads; ``-`` is none.
+    written: the value of each option that names a file; as in `read`, ``-`` is none.
     """
     taken = {os.path.realpath(path): "a file that is read" for path in read if str(path) != "-"}
     for option, path in written.items():
@@ -420,12 +400,9 @@ def atomic_path(path: AnyPath, *, own: bool = False) -> Iterator[Path]:
 def atomic_folder(path: AnyPath, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Yield an empty folder beside `path`, which takes its place at the end with what is in it.
 
-    When the block raises, the folder beside is removed and `path` stays as it was. What a killed
-    process has left of its own is removed, too.
+    See `atomic_path`.
 
     check: raises at the end if a folder that is there must stay.
-
-    Raises InputError: the folder cannot be written.
     """
     # Where a link leads is what is replaced.
     path = Path(os.path.realpath(path))
@@ -437,10 +414,9 @@ def atomic_folder(path: AnyPath, check: Callable[[], None] = lambda: None) -> It
 
 @contextmanager
 def atomic_writer(path: AnyPath, *, own: bool = False) -> Iterator[IO[str]]:
-    """Yield a text file (gzip if the name ends in ``.gz``) that becomes `path` when whole.
+    """Yield a text file that becomes `path` when whole; see `atomic_path`.
 
-    See `atomic_path`.
-    The gzip header carries no time, so equal text gives equal bytes.
+    It is packed if the name ends in ``.gz``, without the time: equal text gives equal bytes.
     """
     with atomic_path(path, own=own) as beside, beside.open("wb") as raw:
         gz = Path(path).suffix == ".gz"

@@ -24,7 +24,7 @@ class SequenceTable(Generic[T]):
     their letters and some 20 bytes each. Several threads may use one table.
 
     kind: uint8 or int32: what the sequences are of.
-    expected: about how many sequences will come; more are no problem.
+    expected: about how many will come.
     """
 
     def __init__(self, kind: type[T], expected: int = 16) -> None:
@@ -134,10 +134,7 @@ class Vocabulary(SequenceTable[np.uint8]):
         return dict(zip(self.names(ids), values.tolist(), strict=True))
 
     def id(self, name: str) -> int:
-        """Return the id of a string.
-
-        Raises KeyError: the string is unknown.
-        """
+        """Return the id of a string; raise KeyError if it is unknown."""
         id = int(self.lookup([name])[0])
         if id < 0:
             raise KeyError(name)
@@ -172,23 +169,20 @@ class Vocabulary(SequenceTable[np.uint8]):
     def to_arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the names as arrays: ``letters`` (uint8) and ``begin`` (int64, one longer).
 
-        They share memory, and stay as they are when names are added. Nobody may change them.
+        They share memory, and stay as they are when names are added.
         """
         return {f"{prefix}letters": self.symbols, f"{prefix}begin": self.begin}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Vocabulary:
-        """Return the vocabulary that `to_arrays` took apart.
-
-        Raises ValueError, KeyError: the arrays, which may come from a file, are no vocabulary.
-        """
+        """Return the vocabulary that `to_arrays` took apart; ValueError if it cannot have."""
         letters, begin = arrays[f"{prefix}letters"], arrays[f"{prefix}begin"]
-        if not _are_names(letters, begin):
-            raise ValueError("the stored vocabulary has names that are none")
         vocabulary = cls()
-        vocabulary.intern_spans(letters, begin[:-1], begin[1:])
+        if letters.dtype == np.uint8 and letters.ndim == 1 and are_offsets(begin, letters.size):
+            str(letters.data, "utf-8")
+            vocabulary.intern_spans(letters, begin[:-1], begin[1:])
         if len(vocabulary) != begin.size - 1:
-            raise ValueError("the stored vocabulary holds a name twice")
+            raise ValueError("the stored vocabulary has names that are none, or one twice")
         return vocabulary
 
     def since(self, first: int) -> dict[str, NDArray[Any]]:
@@ -203,18 +197,6 @@ class Vocabulary(SequenceTable[np.uint8]):
         letters = np.concatenate([np.empty(0, np.uint8), *(part["letters"] for part in parts)])
         length = np.concatenate([np.empty(0, np.int32), *(part["length"] for part in parts)])
         return cls.from_arrays({"letters": letters, "begin": offsets(length)})
-
-
-def _are_names(letters: NDArray[Any], begin: NDArray[Any]) -> bool:
-    """Return whether arrays are strings of UTF-8, one behind the other."""
-    if letters.dtype != np.uint8 or letters.ndim != 1 or not are_offsets(begin, letters.size):
-        return False
-    try:
-        str(letters.data, "utf-8")
-    except UnicodeDecodeError:
-        return False
-    # No name begins with a byte that goes on with a letter.
-    return bool((letters[begin[begin < letters.size]] & 0xC0 != 0x80).all())
 
 
 def _pack(names: Sequence[str]) -> tuple[UInt8, Int64, Int64]:

@@ -19,8 +19,7 @@ class Weights(ByName):
     They are a `Snapshot` of themselves, as they lie there: where an optimizer puts updates off,
     read them through `Learner.snapshot`, or flush it first.
 
-    dense: names of the dense (default) features; they get the first ids.
-    dtype, device: of the parameter; float64 on the CPU.
+    dense: names of the dense (default) features, which get the first ids.
 
     As attributes:
     features: names of the features.
@@ -71,10 +70,7 @@ class Weights(ByName):
         self.parameter.data = self._storage[:length]
 
     def _stored(self, values: torch.Tensor) -> bool:
-        """Return whether weights are where there is room behind them.
-
-        They are not in a copy, nor after ``parameter.data = ...``.
-        """
+        """Return whether there is room behind weights: not in a copy, nor if ``.data`` was set."""
         kind = (values.data_ptr(), values.dtype, values.device)
         return kind == (self._storage.data_ptr(), self._storage.dtype, self._storage.device)
 
@@ -85,7 +81,7 @@ class Weights(ByName):
     def take(self, features: Vocabulary) -> FeatureMap:
         """Add all names of a vocabulary that are new, in their order; return their ids here.
 
-        A decoder's vocabulary, say: names that were taken before are not looked at again.
+        Names that were taken before are not looked at again.
         """
         result = self._map_from(features)
         result.add()
@@ -93,10 +89,7 @@ class Weights(ByName):
         return result
 
     def own_ids(self, features: Vocabulary | None, ids: Integers) -> Int64:
-        """Return the ids (int64) of features that somebody else numbers; -1: not known here.
-
-        features: in which `ids` are; None: they are own ones already.
-        """
+        """Return the ids (int64) of features as `features` numbers them; -1: not known here."""
         if features is None or features is self.features:
             return ids.astype(np.int64, copy=False)
         return self._map_from(features).lookup(ids)

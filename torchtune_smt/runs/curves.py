@@ -24,10 +24,7 @@ _TUNED: Final = "metric/dev"
 
 
 class Series(NamedTuple):
-    """What was recorded under one name.
-
-    steps: in sentences tuned on.
-    """
+    """What was recorded under one name, at steps in sentences tuned on."""
 
     steps: list[int]
     values: list[float]
@@ -38,14 +35,7 @@ Run = Mapping[str, Series]
 
 
 def read_metrics(path: Path) -> dict[str, Series]:
-    """Return what a run recorded, by name.
-
-    path: of the run's folder, or of its ``metrics.jsonl``; what is not printable of a name is
-        `escaped`.
-
-    Raises InputError: the file is missing, or a line of it is no JSON object of numbers with a
-        step.
-    """
+    """Return what a run recorded, by name, given its folder or its ``metrics.jsonl``."""
     path = path / METRICS if path.is_dir() else path
     series: dict[str, Series] = {}
     lines = list(read_lines(path))
@@ -69,10 +59,7 @@ def read_metrics(path: Path) -> dict[str, Series]:
 
 
 def read_curves(path: Path) -> Run:
-    """Return what a run recorded, if there is something that `draw` shows.
-
-    Raises InputError: there is nothing, or as `read_metrics`.
-    """
+    """Return what a run recorded; raise InputError if there is nothing that `draw` shows."""
     run = read_metrics(path)
     if not any(name in _DRAWN or name.startswith(_ACTIVE) for name in run):
         raise InputError(
@@ -88,10 +75,7 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
 
 
 class Band(NamedTuple):
-    """Several runs' values at the steps that all of them have.
-
-    mean, low, high (float64 [steps])
-    """
+    """Several runs' values (float64 [steps]) at the steps that all of them have."""
 
     steps: list[int]
     mean: Float64
@@ -121,10 +105,8 @@ def draw(
 ) -> None:
     """Draw dev BLEU, loss, gain and the active features of each template.
 
-    Where all runs were tuned on another metric, it stands in the place of BLEU.
-
-    Where a system has several runs, a line is their mean, and a band reaches from the lowest to
-    the highest of them.
+    Where all runs were tuned on another metric, it stands in the place of BLEU. Where a system has
+    several runs, a line is their mean, and a band reaches from the lowest to the highest of them.
 
     systems: the runs of each system by its label.
     form ("png", "svg", "pdf")

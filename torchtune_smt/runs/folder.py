@@ -58,7 +58,7 @@ def is_of_sweeps(name: str) -> bool:
 class RunFolder:
     """The folder of a run, of which is asked whether the run may write to it.
 
-    option: the one that chooses another folder, for messages.
+    option: the one that chooses another folder.
     """
 
     path: Path
@@ -98,10 +98,7 @@ class RunFolder:
             ) from None
 
     def check_unused(self, how_to_go_on: str) -> None:
-        """Raise InputError if a folder holds a run: its files would mix with those of a new one.
-
-        how_to_go_on: what is said of a run that was stopped.
-        """
+        """Raise InputError if a folder holds a run: its files would mix with those of a new one."""
         if is_finished(self.path):
             found, cure = "a finished run", f"choose another {self.option}"
         elif (self.path / CHECKPOINT).exists():
@@ -113,7 +110,7 @@ class RunFolder:
     def check_foreign(self, kept: Collection[Path] = ()) -> None:
         """Raise InputError if a folder without a run has files that one would write over.
 
-        kept: files that the run leaves alone, wherever they are.
+        kept: files that the run leaves alone, wherever they are; so in `check_not_read`.
         """
         begun = (WEIGHTS, CHECKPOINT, f"{RECORDS}/overrides.yaml")
         if any((self.path / one).exists() for one in begun):
@@ -130,10 +127,7 @@ class RunFolder:
                     )
 
     def check_model_apart(self, model: Path) -> None:
-        """Raise InputError if a model that is built would have the run's folder for its own.
-
-        model: the model's folder, which need not be there.
-        """
+        """Raise InputError if a model that is built would have the run's folder for its own."""
         if os.path.realpath(self.path) == os.path.realpath(model):
             raise InputError(
                 "is model.folder and the folder of the run, and each needs its own; choose another "
@@ -144,8 +138,7 @@ class RunFolder:
     def check_not_read(self, read: Iterable[tuple[str, Path]], kept: Collection[Path] = ()) -> None:
         """Raise InputError if a run would remove a file that it reads, or write over it.
 
-        read: the files that it reads, each with the option that names it.
-        kept: files that the run leaves alone, wherever they are.
+        read: the files, each with the option that names it.
         """
         names = {_identity(path): name for name, path in read if path.is_file()}
         for path in kept:
@@ -174,11 +167,9 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def empty(folder: Path, kept: Collection[Path] = ()) -> None:
-    """Remove what a run has written, its records excepted, and nothing else.
+    """Remove what a run has written, but for its records and what the next one reads at its end.
 
-    Where there is no run (see `check_unused`), files of such names are the user's.
-
-    kept: files that the next run reads at its end, and which stay, wherever they are.
+    Where there is no run, files of such names are the user's.
     """
     if not (folder / WEIGHTS).exists() and not (folder / CHECKPOINT).exists():
         return

@@ -230,11 +230,7 @@ _GREY, _LIGHT, _BLUE, _ORANGE = (70, 70, 70), (225, 225, 225), (31, 119, 180), (
 
 @dataclass(eq=False)
 class GroupRecords(Callback):
-    """Draws the groups of each iteration, and writes those of the weights that are kept.
-
-    log: has the pictures.
-    folder: of the run.
-    """
+    """Draws the groups of each iteration, and writes those of the weights that are kept."""
 
     log: RunLog
     folder: Path
@@ -260,13 +256,10 @@ class GroupRecords(Callback):
 
 
 def draw_groups(weights: Float64, sizes: Int64, title: str) -> UInt8:
-    """Draw a point a group: its weight to the right, its number of features upwards.
+    """Draw a point a group of sparse features: weight to the right, number of features upwards.
 
-    The scale of weights is linear, that of sizes logarithmic. Positive weights are blue, negative
-    ones orange. It is drawn with Pillow, which TensorBoard needs for pictures anyhow.
-
-    weights, sizes (float64 [groups], int64 [groups]): those of the groups of sparse features; there
-        may be none.
+    Positive weights are blue, negative ones orange. It is drawn with Pillow, which TensorBoard
+    needs for pictures anyhow.
 
     Returns uint8 [height, width, 3]
     """

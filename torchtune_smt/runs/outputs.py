@@ -36,10 +36,7 @@ Kind = Literal["run", "weights", "lists", "translations"]
 class Output:
     """What one run of a system left: its folder, or a file of it.
 
-    path: as it was given, or as it was found in a folder that was given.
-    kind ("run", "weights", "lists", "translations")
     overrides: of a run's command line, by their options; its seed and Hydra's are left out.
-    seed: of a run, as its command line has it.
     """
 
     path: Path
@@ -80,7 +77,7 @@ class Outputs(NamedTuple):
     """What systems made of some sentences.
 
     translations: one a sentence.
-    references: ``references[i]``: those of sentence i.
+    references: of each sentence.
     corpus: the set that was translated, where the data are known.
     lists: all hypotheses of each sentence, where there are lists.
     """
@@ -100,8 +97,6 @@ def found_systems(
     file is a system of its own, with its path for a name. Runs whose command lines differ in the
     seed alone are one system (unless not `group_seeds`), named after the overrides that others do
     not have. A folder with the `marker` is that of a run; by default of one that is finished.
-
-    Raises InputError: something is named twice, or a folder holds no finished run.
     """
     found = {
         name: [output for path in paths for output in _outputs(Path(path), marker)]
@@ -221,10 +216,7 @@ def _is_weights(path: Path) -> bool:
 
 
 def _first_line(path: Path) -> str:
-    """Return the first line of a file, if there is one: who reads all of it says what is wrong.
-
-    What is no plain file can be read once, and is left alone.
-    """
+    """Return the first line of a plain file, if there is one; a pipe can be read only once."""
     return next(iter(iterate_lines(path)), "") if path.is_file() else ""
 
 
@@ -319,9 +311,6 @@ def _by_id(files: Sequence[str], references: int) -> list[list[str]] | None:
     speech count its words as deletions, too.
 
     references: so many files are of references, the first ones.
-
-    Raises InputError: a file has a sentence that the references do not have, or of which another
-        file of references has none.
     """
     texts: list[dict[str, str]] = []
     for path in files:
@@ -421,9 +410,6 @@ class Compared:
         """Read the set, which is to be decoded by runs, given by their weights.
 
         chosen: the one sentence that is decoded; None: all are.
-
-        Raises InputError: there is no such set or sentence; or one has more words than a run
-            decodes.
         """
         with named_errors("data", data):
             dataset = Dataset(**data)

@@ -44,7 +44,6 @@ from torchtune_smt.tuners.solver import Solution, checked_solution
 class Optimizers:
     """Makes optimizers.
 
-    recipe: of the class, but for the parameters.
     regularizer: given to a class that has an argument of this name.
     regularizes_dense: whether dense features are not left alone.
 
@@ -53,9 +52,6 @@ class Optimizers:
     regularizes: whether it takes a regulariser.
     forgets: whether the weights that it begins with do not matter to it.
     averages: whether it is to keep an average of the weights.
-
-    Raises InputError, ValueError, TypeError: an option is out of range, or the optimizer cannot
-        tune.
     """
 
     def __init__(
@@ -84,11 +80,7 @@ class Optimizers:
     def __call__(
         self, parameters: list[Tensor], n_dense: int = 0, regularizer: Regularizer | None = None
     ) -> torch.optim.Optimizer:
-        """Return a new optimizer.
-
-        n_dense: their first coordinates are so many dense features.
-        regularizer: in the place of the usual one.
-        """
+        """Return a new optimizer; `n_dense` features come first."""
         offered = {
             "regularizer": self._regularizer if regularizer is None else regularizer,
             "unregularized": 0 if self.regularizes_dense else n_dense,
@@ -228,7 +220,7 @@ class Parts:
         """Return the groups and options of a run that have no effect, each with the reason.
 
         named: returns how a message names what is chosen of a group: ``loss=hinge``.
-        data: the options of the group; one that is missing may still be given as a text.
+        data: the options of the group.
         """
         return {
             **self._unused_start(),
@@ -286,10 +278,7 @@ class Parts:
         return unused
 
     def unused_groups(self, named: Callable[[str], str]) -> dict[str, str]:
-        """Return the groups that the tuner does not take, and options that others cancel.
-
-        named: see `unused`.
-        """
+        """Return the groups that the tuner does not take, and options that others cancel."""
         groups = {group for found in _GROUPS.values() for group in found} - self.used
         unused = {group: f"{named('tuner')} takes no {group}" for group in groups}
         if "loss" in self.used:
@@ -330,10 +319,7 @@ class Parts:
         return kept if self.ini_of_start is None else [*kept, *files_of_ini(self.ini_of_start)]
 
     def left_alone(self, folder: Path) -> list[Path]:
-        """Return the files of `kept` if `export` writes over none of them; else none.
-
-        It writes nothing where the ``moses.ini`` that it would copy is the one of the folder.
-        """
+        """Return `kept` where `export` writes nothing, as its ``moses.ini`` is the folder's."""
         copied = self.ini_of_start if self.model is None else getattr(self.model, "ini", None)
         own = folder / INI
         return self.kept if copied and own.exists() and own.samefile(copied) else []
@@ -342,9 +328,7 @@ class Parts:
         """Write tuned weights to a run's folder for another decoder, if there is one.
 
         That is the model's, or where lists were tuned from a ``moses.ini`` on, the one that it is
-        of.
-
-        Returns str, optional: why nothing is written, although there is such a decoder.
+        of. Returns why nothing is written, although there is such a decoder.
         """
         if self.model is not None:
             return self.model.export(folder, weights)
@@ -360,7 +344,6 @@ class Parts:
 class SolverOnLists:
     """A solver that takes parts, for lists whose dense features come in any order.
 
-    parts: of which none decodes.
     dense: returns the names of the features that the optimizer leaves alone.
     """
 

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.resources import EXAMPLE, PACKAGE
@@ -110,10 +109,7 @@ def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> Non
 
 
 def recorded_overrides(folder: Path) -> list[str]:
-    """Return the overrides that a run recorded; none without a record.
-
-    Raises InputError: the record is damaged.
-    """
+    """Return the overrides that a run recorded; none without a record."""
     path = folder / OVERRIDES
     if not os.path.lexists(path):
         return []
@@ -128,8 +124,6 @@ def recorded_data(folder: Path) -> dict[str, Any] | None:
 
     Where the run was made in another folder than this one, a set whose files have something else
     there is named by those.
-
-    Raises InputError: the record is damaged, or has a value that is not taken from a folder.
     """
     found = _configuration(folder)
     return None if found is None else _data(found, folder)
@@ -139,20 +133,13 @@ def lacks_words(folder: Path, split: str) -> bool:
     """Return whether a finished run had lists of a set without words: Moses's features.dat.
 
     Places in the lists stand then where its translations would.
-
-    Raises InputError: the record is damaged.
     """
     decoder = (_configuration(folder) or {}).get("decoder")
     return isinstance(decoder, dict) and decoder.get(f"{split}_scores") is not None
 
 
 class Tuning(NamedTuple):
-    """What a run was tuned on.
-
-    data: the options of the group ``data``.
-    tune_on ("dev", "train")
-    sentences: so many of them, drawn with the seed.
-    """
+    """What a run was tuned on: so many sentences of dev or train, drawn with the seed."""
 
     data: dict[str, Any]
     tune_on: str
@@ -161,24 +148,17 @@ class Tuning(NamedTuple):
 
 
 def recorded_tuning(folder: Path) -> Tuning | None:
-    """Return what a finished run was tuned on; None if it did not record it.
-
-    Raises InputError: as for `recorded_data`.
-    """
+    """Return what a finished run was tuned on; None if it did not record it."""
     found = _configuration(folder)
     if found is None:
         return None
-    tuner: Any = found.get("tuner") if isinstance(found.get("tuner"), dict) else {}
-    seed = found.get("seed")
-    tune_on, size = tuner.get("tune_on"), tuner.get("sentences")
-    if not (
-        one_of("dev", "train").fits(tune_on)
-        and integer(1).or_null().fits(size)
-        and integer(0).fits(seed)
-    ):
-        path = folder / CONFIG
-        raise InputError("does not say what was tuned on; the run folder is damaged", path=path)
-    return Tuning(_data(found, folder), tune_on, size, seed)
+    try:
+        tuner = found["tuner"]
+        return Tuning(_data(found, folder), tuner["tune_on"], tuner["sentences"], found["seed"])
+    except (KeyError, TypeError):
+        raise InputError(
+            "does not say what was tuned on; the run folder is damaged", path=folder / CONFIG
+        ) from None
 
 
 def _configuration(folder: Path) -> Any:
@@ -235,14 +215,11 @@ def place_of(folder: Path, *, as_recorded: bool = True) -> Path | None:
 
     as_recorded: believe the record where the place of the run does not tell.
     """
-    found = of_hydra(folder)
-    for name in ("hydra", "runtime"):
-        found = found.get(name) if isinstance(found, dict) else None
-    found = found if isinstance(found, dict) else {}
-    recorded, output = found.get("cwd"), found.get("output_dir")
-    if not isinstance(recorded, str) or not isinstance(output, str):
+    try:
+        runtime = of_hydra(folder)["hydra"]["runtime"]
+        place, inside = Path(runtime["cwd"]), PurePath(runtime["output_dir"])
+    except (KeyError, TypeError):
         return None
-    place, inside = Path(recorded), PurePath(output)
     if inside.is_relative_to(place):
         parts, own = inside.relative_to(place).parts, folder.resolve().parts
         if parts and own[-len(parts) :] == parts:

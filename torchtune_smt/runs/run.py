@@ -65,8 +65,6 @@ class Run:
 
     As attributes:
     task: from `prepare` on, as `rounds`.
-
-    Raises InputError: the parts do not go together.
     """
 
     folder: Path
@@ -104,9 +102,6 @@ class Run:
         overwrite: remove a run that the folder has.
         may_write_model: whether a model that is missing is built.
         printed: written to the folder from now on.
-
-        Raises InputError: a file is bad, or of no use for this run; or the folder is of another
-            one.
         """
         parts, folder = self.parts, self.folder
         own = RunFolder(folder, self.option)
@@ -215,11 +210,7 @@ class Run:
         print(f"before tuning: {scores}{order}", flush=True)
 
     def tune(self) -> None:
-        """Tune, round after round, and leave the resulting weights in place.
-
-        Raises InputError: there is nothing to learn from, or a file cannot be written.
-        Raises DivergenceError: a weight is not finite.
-        """
+        """Tune, round after round, and leave the resulting weights in place; see `Rounds.run`."""
         run, task, parts, folder = self.rounds, self.task, self.parts, self.folder
         with ExitStack() as stack:
             log = stack.enter_context(RunLog(folder, run.progress if self._resumed else None))
@@ -250,10 +241,7 @@ class Run:
             self._log, self._open = log, stack.pop_all()
 
     def finish(self) -> float:
-        """Evaluate the resulting weights and write all down; return the score of dev.
-
-        Raises InputError: a file cannot be written.
-        """
+        """Evaluate the resulting weights and write all down; return the score of dev."""
         with self._open:
             return self._finish()
 

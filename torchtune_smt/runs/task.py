@@ -34,12 +34,10 @@ class Task(NamedTuple):
 
     weights: those that tuning starts from.
     sets: ``dev`` and perhaps ``test``: what is evaluated.
-    tuning: what is tuned on.
     origin: what the weights belong to, as far as anybody can say.
-    lines: the line, from 1, of each sentence of `tuning` in its file; stored lists are counted.
-    total_lines: how many there are in that file.
+    lines: the line, from 1, of each sentence of `tuning` in its file of `total_lines`; stored lists
+        are counted.
     words: what the decoder's words have behind those that it is made with.
-    model: the decoder's.
     read: the sets of the data that were read.
     """
 
@@ -162,10 +160,7 @@ def reads_text(parts: Parts) -> bool:
 
 
 def open_decoder(parts: Parts, words: Sequence[str], model: Sequence[str]) -> Decoder:
-    """Return another decoder like that of a task, without reading the text of the task.
-
-    words: `Task.words`.
-    model: `model_digests` of the task.
+    """Return another decoder like that of a task, of its words and model, without reading its text.
 
     Raises InputError: its model is another one than the task's.
     """
@@ -229,7 +224,7 @@ class _Corpora:
         self.found: dict[str, Corpus] = {}
 
     def read(self, name: str) -> Corpus | None:
-        """Return a set; None if there is none, and none is needed."""
+        """Return a set, or None if none is needed."""
         if name == "train" and not self._parts.decoder.stored:
             return self.bitext()
         if name not in self.found:

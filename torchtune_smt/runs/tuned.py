@@ -76,9 +76,6 @@ class TunedSystem:
         train: a training set that is to be decoded. As in tuning, the model must not have seen
             those of its sentences that it was built from: with `folds` it has cross-fitted language
             models.
-
-        Raises InputError: the weights belong to another model, or nobody says to which; or the
-            training bitext is no longer that of the model.
         """
         named = self._check_named()
         train_index: dict[int, int] = {}
@@ -130,10 +127,7 @@ class TunedSystem:
         return Tuned(decoder, weights, train_index)
 
     def _check_named(self) -> Origin | None:
-        """Return what the weights say that they belong to, before any model is opened for them.
-
-        Raises InputError: they are of k-best lists; or nobody says which model is meant.
-        """
+        """Return what the weights say that they belong to, before any model is opened for them."""
         origin = read_origin(self.path)
         for path in self.mean_with:
             other = read_origin(path)
@@ -217,8 +211,6 @@ def other_model(
 ) -> InputError | None:
     """Return why derivations of some runs, given by their weights, cannot be compared by features.
 
-    They have different models; None if they have one, as far as anybody can say.
-
     decoder_of: returns the options of a run's decoder, with its class.
     """
     first, *others = paths
@@ -252,12 +244,9 @@ def templates_of_others(
 ) -> list[list[Any]]:
     """Return for each run, given by its weights, the templates of the others that it lacks itself.
 
-    With them all that any of the models looks at is known of every derivation, and a model can
-    score what another one has chosen.
+    With them a model can score what another one has chosen.
 
     templates_of: returns the templates of a run, each with its options.
-
-    Raises InputError: templates of one name have other options.
     """
     every: dict[str, tuple[Any, Any]] = {}
     own: list[set[str]] = []

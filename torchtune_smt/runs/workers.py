@@ -59,7 +59,6 @@ class _EndOfWorkers(Callback):
 class OpenWorker:
     """Opens a worker, in any process. Its sentences come with its tasks.
 
-    make_parts: makes the parts of the run.
     dimension: OSCAR's d, which is known already.
     words: `Task.words`: they have the same ids in all processes.
     model: `model_digests` of the run's model.
