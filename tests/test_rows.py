@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torchtune_smt.core.offsets import are_offsets, gather, offsets, places_of, runs
 from torchtune_smt.core.rows import Rows, numbered
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.formats import nbest_lines, read_lists
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.writers import nbest_lines
 
 D = 7
 values = st.sampled_from([-2.0, -0.5, 0.25, 1.0, 3.0, 1 / 3, 1e9])

@@ -27,7 +27,7 @@ from torchtune_smt.features.strings import added_to_new
 from torchtune_smt.kbest.forms import FORM_NAMES, detected
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.rerank import Reranker, best_lines, list_lines
-from torchtune_smt.kbest.writers import FOLDER_WRITERS
+from torchtune_smt.kbest.tools import FORMS
 from torchtune_smt.metrics.lists import minimum_risk
 from torchtune_smt.models.moses_ini import read_any_weights
 
@@ -55,14 +55,15 @@ def main(cfg: DictConfig) -> None:
     with named_errors("rerank"):
         form = cfg.format or detected(path)
         one_of(*FORM_NAMES).check("format", form)
-        if cfg.n_best is not None and form in FOLDER_WRITERS:
+        write_folder = FORMS[form].write_folder if form in FORMS else None
+        if cfg.n_best is not None and write_folder is not None:
             if cfg.output in (None, "-"):
                 raise InputError(f"lists of {form} are a folder; name one with output=")
             if os.path.lexists(cfg.output):
                 raise InputError("is there already; name a new folder", path=cfg.output)
             ((_, lists),) = reranker.blocks(path, form, **options)
             with atomic_folder(cfg.output) as folder:
-                for name, lines in FOLDER_WRITERS[form](path, lists).items():
+                for name, lines in write_folder(path, lists).items():
                     (folder / name).parent.mkdir(exist_ok=True)
                     (folder / name).write_text("".join(lines), "utf-8")
             return

@@ -26,8 +26,8 @@ from torchtune_smt.core.textio import check_written
 from torchtune_smt.data.bitext import ON_ERROR, source_batches
 from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.decoders.base import Uncovered, lists_of
+from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
-from torchtune_smt.kbest.writers import nbest_lines
 
 
 def _translate(cfg: DictConfig, settings: Settings) -> None:

@@ -30,9 +30,9 @@ from torchtune_smt.kbest.formats import OnError
 from torchtune_smt.kbest.forms import FORM_NAMES, read_lists
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
-from torchtune_smt.kbest.readers import Sizes
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
 from torchtune_smt.kbest.stored_lists import StoredLists, merged, names_in
+from torchtune_smt.kbest.tools import Sizes
 
 DENSE: Final = "dense"
 """Stands for all dense features."""

@@ -39,8 +39,8 @@ from torchtune_smt.features.texts import NAMES, TextFeatures
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU, Measure
 from torchtune_smt.kbest.order import combination, sorted_by
-from torchtune_smt.kbest.readers import keyed_lines
 from torchtune_smt.kbest.stored_lists import StoredLists, names_in
+from torchtune_smt.kbest.tools import keyed_lines
 from torchtune_smt.metrics import CharacterErrorRate, TranslationEditRate, WordErrorRate
 from torchtune_smt.metrics.base import Metric, References, measure_of
 from torchtune_smt.metrics.chrf import ChrF

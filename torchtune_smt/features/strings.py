@@ -30,8 +30,8 @@ from torchtune_smt.core.weights_io import read_comment
 from torchtune_smt.features.templates import escape
 from torchtune_smt.features.texts import added_by
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.readers import keyed_lines
 from torchtune_smt.kbest.stored_lists import StoredLists
+from torchtune_smt.kbest.tools import keyed_lines
 
 # Lists that are looked at together.
 _PIECE: Final = 1000

@@ -15,8 +15,8 @@ from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.text import finite_number, whole_number
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.readers import FLOOR, SCORE, is_number
 from torchtune_smt.kbest.stored_lists import StoredLists, names_in
+from torchtune_smt.kbest.tools import FLOOR, SCORE, is_number
 
 AnyPath = str | os.PathLike[str]
 

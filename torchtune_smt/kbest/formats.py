@@ -1,4 +1,4 @@
-"""Files of k-best lists: Moses's and cdec's n-best lists."""
+"""Files of k-best lists with fields between ``|||``, such as Moses's and cdec's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -26,7 +26,7 @@ from torchtune_smt.core.textio import text_pieces
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
-from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged, names_in
 
 
@@ -752,3 +752,40 @@ def _is_utf8(letters: bytes) -> bool:
 
 def _decoded(letters: bytes | UInt8) -> str:
     return bytes(letters).decode("utf-8", "replace")
+
+
+def nbest_lines(kbest: KBest, texts: Sequence[str], dense: Sequence[str] = ()) -> Iterator[str]:
+    """Yield a list, with scores, as lines of an n-best list, with features as cdec has them.
+
+    `texts` stand for the words of the hypotheses. Features that are `dense` come first, and are
+    written where they are 0, too.
+
+    Raises ValueError: the list has no names of features, or no scores.
+    """
+    if kbest.features is None or kbest.score is None:
+        raise ValueError("only lists with names of features and scores can be written")
+    rows, n, width = kbest.rows, len(kbest), len(dense)
+    ids = kbest.features.lookup(list(dense))
+    # The column of each feature; behind those that are dense, which the last place stands for, -1.
+    column = np.full(ids.max(initial=-1) + 2, -1)
+    column[ids[ids >= 0]] = np.flatnonzero(ids >= 0)
+    place = column[np.minimum(rows.feature, column.size - 1)]
+    row = rows.owner
+    first = np.zeros((n, width))
+    first[row[place >= 0], place[place >= 0]] = rows.value[place >= 0]
+    others = place < 0
+    # Hypotheses of one list have many values in common: each becomes text once. By their bits, as
+    # zeros have signs.
+    values = np.concatenate([first.ravel(), rows.value[others]]).view(np.int64)
+    distinct, which = np.unique(values, return_inverse=True)
+    written = np.array([f"{value:.10g}" for value in distinct.view(np.float64).tolist()], object)
+    text = written[which].tolist()
+    names = kbest.features.names(rows.feature[others].tolist())
+    more = [f"{name}={value}" for name, value in zip(names, text[n * width :], strict=True)]
+    ends = np.searchsorted(row[others], np.arange(n + 1)).tolist()
+    form = " ".join(f"{name.replace('%', '%%')}=%s" for name in dense)
+    scores = kbest.score.tolist()
+    for h, (begin, end) in enumerate(pairwise(ends)):
+        features = [form % tuple(text[h * width : (h + 1) * width])] if dense else []
+        said = " ".join(features + more[begin:end])
+        yield f"{kbest.index} ||| {texts[h]} ||| {said} ||| {scores[h]:.10g}\n"

@@ -19,7 +19,7 @@ from torchtune_smt.kbest.formats import layout_of, read_text_of_lists, stream_li
 from torchtune_smt.kbest.forms import BARS, detected, read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.stored_lists import StoredLists, names_in
-from torchtune_smt.kbest.writers import WRITERS, bar_lines
+from torchtune_smt.kbest.tools import FORMS
 
 
 def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBestLists:
@@ -117,10 +117,16 @@ def best_lines(block: Block, lists: KBestLists, first: int = 0) -> Iterator[str]
 def list_lines(block: Block, lists: KBestLists, path: Path) -> Iterator[str]:
     """Yield the lines of lists with scores in the form of their file, `path`."""
     if block.form not in BARS:
-        yield from WRITERS[block.form](path, lists)
-    elif block.lines:
-        total = layout_of(bytearray(b"\n".join(block.lines[:1000])), BARS[block.form]).total
-        yield from bar_lines(lists, block.lines, block.first, total)
+        write = FORMS[block.form].write
+        assert write is not None
+        yield from write(path, lists)
+        return
+    assert lists.score is not None
+    total = layout_of(bytearray(b"\n".join(block.lines[:1000])), BARS[block.form]).total
+    for line, score in zip(lists.entries().tolist(), lists.score.tolist(), strict=True):
+        fields = split_fields(block.lines[line - block.first].decode("utf-8"))
+        fields[total] = f" {score:.10g} " if len(fields) > total + 1 else f" {score:.10g}"
+        yield "|||".join(fields) + "\n"
 
 
 # Features that a message names.

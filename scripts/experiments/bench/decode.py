@@ -45,8 +45,8 @@ def child(shared: Path, folder: Path, pop_limit: int, k: int, threads: int) -> N
     from torchtune_smt.core.weights_io import read_weights
     from torchtune_smt.decoders.hiero import HieroDecoder
     from torchtune_smt.grammar import read_grammar
+    from torchtune_smt.kbest.formats import nbest_lines
     from torchtune_smt.kbest.lists import Source
-    from torchtune_smt.kbest.writers import nbest_lines
     from torchtune_smt.lm import NgramModel
     from torchtune_smt.models import Model
 

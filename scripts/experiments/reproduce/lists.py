@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torchtune_smt import ListSet, Vocabulary, tune_lists
 from torchtune_smt.kbest.forms import read_lists
-from torchtune_smt.kbest.readers import keyed_lines
+from torchtune_smt.kbest.tools import keyed_lines
 from torchtune_smt.metrics import WordErrorRate
 
 SETS = ("dev_clean", "dev_other", "test_clean")
