@@ -76,7 +76,7 @@ _LINES: Final = 200
 MAX_DENSE: Final = 200
 """cdec's lists do not say which features are dense; more than these cannot be meant."""
 
-_TUNING_FILES: Final = dict.fromkeys(
+TUNING_FILES: Final = dict.fromkeys(
     (b"FEATURES_", b"SCORES_"),
     "is one of Moses's tuning files, no n-best list, and has no words; tuning alone takes them, as "
     "decoder.dev=features.dat decoder.dev_scores=scores.dat",
@@ -170,26 +170,20 @@ def read_lists(
 
     Raises InputError: the file cannot be read, has a fault, or nothing is left of it.
 
-    format ("moses", "cdec"): told from the first line by default.
-    words, features: taken and added to, so that several files share their ids.
-    dense: names of the dense features, where they are not those told above.
-    missing: the value of a dense feature that a line lacks and another has; by default that is a
-        fault.
-    on_error ("error", "skip"): whether a line with a fault is an error, or is left out and counted.
-        Numbers of sentences that are missing are errors, or counted, too.
-    shard: whether other files have more of the sentences; `merged` then sees which ones are
-        missing.
-    text: that of `read_text_of_lists`, if the file was read already.
+    format ("moses", "cdec"): told from the first lines by default.
+    All others are those of `torchtune_smt.kbest.forms.read_lists`.
     """
     path = Path(path)
     one_of(*get_args(Format)).or_null().check("format", format)
     FINITE.or_null().check("missing", missing)
-    pieces = _with_words(_read_pieces(path) if text is None else [text], path)
-    first = next(pieces)
-    layout = layout_of(first, format)
-    stored = _parsed(
-        chain([first], pieces), path, layout, words, features, ids, dense, missing, on_error
+    pieces = text_pieces(path, PIECE, TUNING_FILES) if text is None else iter([text])
+    first = next(pieces, bytearray())
+    if not first:
+        raise InputError("is empty; k-best lists are expected", path=path)
+    assembler = ListAssembler(
+        path, layout_of(first, format), words, features, ids, on_error, missing
     )
+    stored = assembler.read(chain([first], pieces), dense)
     return stored if shard else merged([stored], [path], strict=on_error == "error")
 
 
@@ -215,7 +209,7 @@ def stream_lists(
     rest, head = bytearray(), bytearray()
     line, sentence = 0, -1
     layout: Layout | None = None
-    for piece in chain(text_pieces(path, PIECE, _TUNING_FILES), [None]):
+    for piece in chain(text_pieces(path, PIECE, TUNING_FILES), [None]):
         rest += piece or b""
         cut = len(rest) if piece is None else _last_sentence(rest)
         if cut == 0:
@@ -225,7 +219,8 @@ def stream_lists(
         layout = layout or layout_of(text, format)
         # The first line of the file, which says what the others must have, stands before each part.
         first = line - bool(head)
-        stored = _parsed([text], path, layout, None, features, ids, dense, missing, "error", first)
+        assembler = ListAssembler(path, layout, None, features, ids, "error", missing)
+        stored = assembler.read([text], dense, first)
         lists = stored.lists
         if head:
             lists = lists.chosen(np.arange(1, lists.n_hypotheses))
@@ -261,121 +256,81 @@ def _last_sentence(text: bytearray) -> int:
     return 0
 
 
-def _parsed(
-    pieces: Iterable[bytearray],
-    path: Path,
-    layout: Layout,
-    words: Vocabulary | None,
-    features: Vocabulary | None,
-    ids: Vocabulary | None,
-    dense: Sequence[str] | None,
-    missing: float | None,
-    on_error: OnError,
-    first: int = 0,
-) -> StoredLists:
-    """Return the lists of pieces of a text, whose lines are `first` + 1 and so on."""
-    moses = layout.form != kernels.CDEC
-    example = "Label= 0.5" if moses else "name=0.5"
-    assembler = ListAssembler(pieces, path, words, features, on_error, example, missing)
-    if layout.named:
-        assembler.ids = Vocabulary() if ids is None else ids
-    if layout.form == kernels.UNLABELLED:
-        assembler.set_dense([f"F{i}" for i in range(layout.width)])
-    for piece, sizes, lines in assembler.parsed(layout):
-        assembler.add(piece, sizes, lines + 1 + first)
-    names = assembler.dense_names if dense is None else list(dense)
-    if not moses and dense is None:
-        names = assembler.without_colon()
-        if len(names) > MAX_DENSE:
-            raise InputError(
-                f"has {len(names):,} features without a colon in their names, which "
-                "would all be dense; say which ones are, with dense=[NAME,...]",
-                path=path,
-            )
-    # The parser has seen to it that lines have all of Moses's labels.
-    must = names if not moses or dense is not None or missing is not None else ()
-    lists = assembler.lists(must, fixed=not moses and dense is None and missing is None)
-    return StoredLists(
-        lists,
-        names,
-        missing != 0,
-        assembler.n_sentences,
-        assembler.skipped,
-        n_entries=assembler.n_lines,
-    )
-
-
-def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
-    """Return the text of a file of n-best lists; see `read_text`.
-
-    Raises InputError: the file cannot be read, is empty, or one of Moses's tuning files.
-    """
-    return bytearray().join(_with_words(_read_pieces(path), path))
-
-
-def _read_pieces(path: str | os.PathLike[str]) -> Iterator[bytearray]:
-    return text_pieces(path, max(PIECE, _LOOKED_AT), _TUNING_FILES)
-
-
-def _with_words(pieces: Iterable[bytearray], path: str | os.PathLike[str]) -> Iterator[bytearray]:
-    """Yield pieces of a text, the first of which has a word; raise InputError if none has."""
-    blank, left = bytearray(), iter(pieces)
-    for piece in left:
-        blank += piece
-        if re.search(rb"[^ \t\n]", piece):
-            yield blank
-            yield from left
-            return
-    raise InputError("is empty; k-best lists are expected", path=path)
-
-
 class ListAssembler:
     """Puts the parsed pieces of a file together, and deals with their faults.
 
-    pieces: of its text, whole lines; none is held longer than it takes to parse it.
     path: what errors call it.
-    on_error ("error", "skip")
-    example: how a feature is written.
-    missing: see `read_lists`.
+    layout: of its lines.
+    Others: see `torchtune_smt.kbest.forms.read_lists`.
     """
 
     def __init__(
         self,
-        pieces: Iterable[bytearray],
         path: Path,
-        words: Vocabulary | None,
-        features: Vocabulary | None,
-        on_error: OnError,
-        example: str,
+        layout: Layout,
+        words: Vocabulary | None = None,
+        features: Vocabulary | None = None,
+        ids: Vocabulary | None = None,
+        on_error: OnError = "error",
         missing: float | None = None,
     ) -> None:
         one_of(*get_args(OnError)).check("on_error", on_error)
         self.words = Vocabulary() if words is None else words
         self.features = Vocabulary() if features is None else features
-        self.ids: Vocabulary | None = None
-        self.dense_names: list[str] = []
+        self.ids = None if not layout.named else Vocabulary() if ids is None else ids
         self.skipped: Counter[str] = Counter()
-        self._pieces = pieces
+        self._layout = layout
         self._text: UInt8 = np.empty(0, np.uint8)  # names of labels, then the piece at hand
         self._labels: Int64 = np.empty((kernels.MAX_LABELS, 4), np.int64)
         self._path = path
         self._strict = on_error == "error"
-        self._example = example
         self._missing = missing
-        self._sparse = "a name with a colon is sparse"
-        self._dense: Int32 = np.empty(0, np.int32)
+        self.set_dense(
+            [f"F{i}" for i in range(layout.width)] if layout.form == kernels.UNLABELLED else []
+        )
         self.n_sentences = 0  # by the largest number, which `lists` finds
         self._faulty: list[Int64] = []  # the sentence numbers of lines with a fault
-        self.n_lines = 0
+        self._n_lines = 0
         self._parts: list[KBestLists] = []
         self._open: list[KBestLists] = []  # which make one part together
 
-    def parsed(self, layout: Layout) -> Iterator[tuple[Piece, Sizes, Int64]]:
-        """Yield the text in parsed pieces: how much each holds, and its lines' numbers, from 0."""
-        roles = np.array(layout.roles, np.int64)
+    def read(
+        self, pieces: Iterable[bytearray], dense: Sequence[str] | None, first: int = 0
+    ) -> StoredLists:
+        """Return the lists of pieces of a text, whose lines are `first` + 1 and so on."""
+        for piece, sizes, lines in self.parsed(pieces):
+            self.add(piece, sizes, lines + 1 + first)
+        names, given = self.dense_names if dense is None else list(dense), dense is not None
+        is_cdec = self._layout.form == kernels.CDEC
+        if is_cdec and not given:
+            names = self._without_colon()
+            if len(names) > MAX_DENSE:
+                raise InputError(
+                    f"has {len(names):,} features without a colon in their names, which "
+                    "would all be dense; say which ones are, with dense=[NAME,...]",
+                    path=self._path,
+                )
+        # The parser has seen to it that lines have all of Moses's labels.
+        must = names if is_cdec or given or self._missing is not None else ()
+        lists = self.lists(must, fixed=is_cdec and not given and self._missing is None)
+        return StoredLists(
+            lists,
+            names,
+            self._missing != 0,
+            self.n_sentences,
+            self.skipped,
+            n_entries=self._n_lines,
+        )
+
+    def parsed(self, pieces: Iterable[bytearray]) -> Iterator[tuple[Piece, Sizes, Int64]]:
+        """Yield a text in parsed pieces: how much each holds, and its lines' numbers, from 0.
+
+        pieces: whole lines; none is held longer than it takes to parse it.
+        """
+        layout, roles = self._layout, np.array(self._layout.roles, np.int64)
         seen: Int64 = np.empty(kernels.MAX_LABELS, np.int64)
         n_labels, line = -1, 0
-        for text in chain.from_iterable(map(_split, self._pieces)):
+        for text in chain.from_iterable(map(_split, pieces)):
             start = self._renew(text, max(n_labels, 0))
             lines, tokens = count_lines(self._text[start:])
             piece = Piece.empty(lines, tokens)
@@ -386,12 +341,16 @@ class ListAssembler:
                 self._missing is None, piece,
             )  # fmt: skip
             if layout.form == kernels.MOSES:
-                self._sparse = "a label with an underscore and one value is sparse"
-                self.set_dense(_dense_names(self._text, self._labels[: max(n_labels, 0)]))
+                labels = self._labels[: max(n_labels, 0)].tolist()
+                named = ((_decoded(self._text[a:b]), width) for a, b, width, _ in labels)
+                self.set_dense([f"{label}_{i}" for label, width in named for i in range(width)])
             self._read_long(piece, sizes[-1])
             piece.fault[broken] = kernels.NOT_UTF8
-            if layout.named:
-                self._name(piece)
+            if self.ids is not None:
+                there = np.flatnonzero(piece.id_end > piece.id_begin)
+                begin, end = piece.id_begin[there], piece.id_end[there]
+                piece.sentence[:] = -1
+                piece.sentence[there] = self.ids.intern_spans(self._text, begin, end)
             yield piece, sizes, np.arange(line, line + lines)
             line += lines
 
@@ -403,14 +362,6 @@ class ListAssembler:
         labels[:, 0], labels[:, 1] = bounds[:-1], bounds[1:]
         self._text = np.frombuffer(bytearray().join([*names, text]), np.uint8)
         return int(bounds[-1])
-
-    def _name(self, piece: Piece) -> None:
-        """Number the sentences of a piece by their names."""
-        assert self.ids is not None
-        there = np.flatnonzero(piece.id_end > piece.id_begin)
-        begin, end = piece.id_begin[there], piece.id_end[there]
-        piece.sentence[:] = -1
-        piece.sentence[there] = self.ids.intern_spans(self._text, begin, end)
 
     def set_dense(self, names: list[str]) -> None:
         """Say what the dense columns are called."""
@@ -479,10 +430,10 @@ class ListAssembler:
         for code, count in Counter(fault[bad].tolist()).items():
             self.skipped[f"lines {FAULTS[code][0]}"] += count
         self._faulty.append(piece.sentence[bad].copy())
-        self.n_lines += line.size
+        self._n_lines += line.size
         return np.flatnonzero(good)
 
-    def without_colon(self) -> list[str]:
+    def _without_colon(self) -> list[str]:
         """Return the names without a colon: all, or those of the first line if none may lack."""
         self._close()
         used: Bool = np.zeros(len(self.features), np.bool_)
@@ -519,7 +470,7 @@ class ListAssembler:
         lists = (lists if kept.size == lists.n_hypotheses else lists.chosen(kept)).by_sentence()
         last = int(lists.index[-1])
         # Sentences count of which all lines have a fault, unless the number belongs to the fault.
-        most = last + self.n_lines
+        most = last + self._n_lines
         faulty = [int(some[some <= most].max(initial=-1)) for some in self._faulty]
         self.n_sentences = max(last, *faulty) + 1
         lost = np.unique(np.concatenate(self._faulty))
@@ -589,12 +540,13 @@ class ListAssembler:
         return part.chosen(np.flatnonzero(~bad))
 
     def _error(self, fault: int, token: str, line: int, before: int = 0) -> InputError:
-        """Return the error of a line."""
+        labels = self._layout.form in (kernels.MOSES, kernels.UNLABELLED)
+        of_moses = "a label with an underscore and one value is sparse"
         message = FAULTS[fault][1].format(
             token=token,
-            example=self._example,
+            example="Label= 0.5" if labels else "name=0.5",
             before=before,
-            sparse=self._sparse,
+            sparse=of_moses if labels else "a name with a colon is sparse",
         )
         return InputError(message, path=self._path, line=line)
 
@@ -732,14 +684,6 @@ def _has_names(field: Sequence[str]) -> bool:
 def _form_of(field: Sequence[str]) -> int:
     labels = any(token.endswith(("=", ":")) for token in field)
     return kernels.MOSES if labels else kernels.CDEC
-
-
-def _dense_names(text: UInt8, labels: Int64) -> list[str]:
-    names = []
-    for begin, end, width, _ in labels.tolist():
-        label = _decoded(text[begin:end])
-        names += [f"{label}_{i}" for i in range(width)]
-    return names
 
 
 def _is_utf8(letters: bytes) -> bool:

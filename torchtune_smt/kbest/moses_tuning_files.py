@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,10 +26,9 @@ _STATISTICS = 9
 
 
 class _Block(NamedTuple):
-    """The lines of one sentence.
+    """The lines of one sentence, as the head says, which is line `line` of the file, from 1.
 
-    Sentence and size are as the head of the block says, which is line `line` of the file, from 1;
-    `names` is the rest of it. Each line begins with `width` numbers.
+    width: with how many numbers each line begins; `names` is the rest of the head.
     """
 
     sentence: int
@@ -61,7 +61,14 @@ def read_tuning_files(
     features_path, scores_path = Path(features_path), Path(scores_path)
     text, blocks = _read_blocks(features_path, "FEATURES")
     score_text, score_blocks = _read_blocks(scores_path, "SCORES")
-    _check_pair(features_path, blocks, scores_path, score_blocks)
+    for block, other in zip_longest(blocks, score_blocks):
+        if block is None or other is None or block[:2] != other[:2]:
+            raise InputError(
+                f"has not as many lines of the same sentences as {features_path}; do the files "
+                "belong together?",
+                path=scores_path,
+                line=other and other.line,
+            )
     names = blocks[0].names
     for block in blocks:
         if block.names != names:
@@ -84,16 +91,17 @@ def read_tuning_files(
     sentence = np.repeat([b.sentence for b in blocks], [b.size for b in blocks])
     statistics: Int32 = np.empty((line.size, 10), np.int32)
     lost: Bool = np.zeros(line.size, np.bool_)
-    scores = ListAssembler([score_text], scores_path, None, None, on_error, "1")
-    for piece, _, lines in scores.parsed(_values(_STATISTICS)):
+    scores = ListAssembler(scores_path, _values(_STATISTICS), on_error=on_error)
+    for piece, _, lines in scores.parsed([score_text]):
         piece.sentence[:] = sentence[lines]
         statistics[lines] = _statistics(piece)
         lost[lines] = piece.fault != kernels.FINE
         scores.check(piece, score_line[lines])
-    example = "name=0.5 after the dense values"
-    assembler = ListAssembler([text], features_path, None, features, on_error, example, missing)
+    assembler = ListAssembler(
+        features_path, _values(len(names)), None, features, None, on_error, missing
+    )
     assembler.set_dense(names)
-    for piece, sizes, lines in assembler.parsed(_values(len(names))):
+    for piece, sizes, lines in assembler.parsed([text]):
         piece.sentence[:] = sentence[lines]
         # What one file lacks is left out of the other.
         piece.fault[lost[lines] & (piece.fault == kernels.FINE)] = kernels.NO_STATISTICS
@@ -118,119 +126,51 @@ def _values(width: int) -> Layout:
 
 
 def _read_blocks(path: Path, kind: str) -> tuple[bytearray, list[_Block]]:
-    """Return the lines of a file without heads and feet, and its blocks."""
-    data = read_text(path, refused={kind.encode() + b"_BIN": _binary(kind)})
-    blocks, spans = [], []
-    for block, begin, end in _blocks(data, path, kind):
-        blocks.append(block)
-        spans.append(memoryview(data)[begin:end])
-    if not blocks:
-        raise InputError(
-            f"has no line {kind}_TXT_BEGIN_0; it must be {kind.lower()}.dat, as Moses's extractor "
-            "writes it (text, not binary)",
-            path=path,
-        )
-    return bytearray().join(spans), blocks
+    """Return the lines of a file without heads and feet, and its blocks.
 
-
-def _binary(kind: str) -> str:
-    """Return what is said about a file that is none of text."""
-    return (
-        f"is not the text form of {kind.lower()}.dat; let Moses's extractor write that, without "
-        "--binary"
-    )
-
-
-def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[tuple[_Block, int, int]]:
-    """Yield the blocks, and where the lines of each begin and end.
-
-    InputError is raised where heads, feet and lines do not fit together.
+    Raises InputError: heads, feet and lines do not fit together.
     """
-    head: tuple[bytes, int] | None = None
-    line, at, begin = 1, 0, 0
+    wrong = (
+        f"is not {kind.lower()}.dat as Moses's extractor writes it, as text and whole: "
+        f"`{kind}_TXT_BEGIN_0 sentence lines values names`, so many lines, `{kind}_TXT_END_0`; "
+        "features.dat is given as lists, scores.dat as scores"
+    )
+    data = read_text(path, refused={kind.encode() + b"_BIN": wrong})
+    blocks: list[_Block] = []
+    spans: list[memoryview] = []
+    line, at, begin, inside = 1, 0, 0, False
     # A match begins with the newline before its line: that is searched for faster than ``^``.
     # With one put in front, it is where the line begins in `data`.
     pattern = rb"\n(FEATURES|SCORES)_([A-Z]*)_(BEGIN|END)_0\b(.*)$"
     for match in re.finditer(pattern, b"\n" + data, re.M):
         line, at = line + data.count(b"\n", at, match.start()), match.start()
-        file, form, mark, rest = (group.decode(errors="replace") for group in match.groups())
-        problem = None
-        if head is None and file != kind and form == "TXT":
-            problem = (
-                f"has the text of {file.lower()}.dat where that of {kind.lower()}.dat is expected; "
-                "exchange the files: features.dat is given as lists, scores.dat as scores"
-            )
-        elif file != kind or form != "TXT":
-            problem = _binary(kind)
-        elif mark == "BEGIN":
-            if head is not None or (line > 1 and data[begin:at].strip(b" \t\n")):
-                problem = f"{kind}_TXT_BEGIN_0 where {kind}_TXT_END_0 is expected"
-        elif head is None or rest.strip(" \t"):
-            problem = f"{kind}_TXT_END_0 without {kind}_TXT_BEGIN_0, or with something behind it"
-        if problem is not None:
-            damaged = "" if ";" in problem else "; the file is damaged"
-            raise InputError(problem + damaged, path=path, line=line)
-        if head is None:
-            head = match.group(4), line
-        else:
-            yield _block(*head, line, path, kind), begin, at
-            head = None
-        begin = match.end()
-    if head is not None:
-        message = f"{kind}_TXT_END_0 is missing; the file is cut off"
-        raise InputError(message, path=path, line=head[1])
-    if data[begin:].strip(b" \t\n"):
-        raise InputError(
-            f"is no line of a block between {kind}_TXT_BEGIN_0 and {kind}_TXT_END_0; is this "
-            f"{kind.lower()}.dat, as Moses's extractor writes it (text, not binary)?",
-            path=path,
-            line=data.count(b"\n", 0, begin) + 1,
-        )
+        fits = match[1] == kind.encode() and match[2] == b"TXT" and inside == (match[3] == b"END")
+        if fits and inside:
+            fits = not match[4].strip(b" \t") and blocks[-1].size == line - blocks[-1].line - 1
+            spans.append(memoryview(data)[begin:at])
+        elif fits:
+            head = _head(match[4], line, path)
+            named = head is not None and (kind == "SCORES" or len(head.names) == head.width)
+            fits = named and not data[begin:at].strip(b" \t\n")
+            blocks += [head] if head else []
+        if not fits:
+            raise InputError(wrong, path=path, line=line)
+        begin, inside = match.end(), not inside
+    if inside or not blocks or data[begin:].strip(b" \t\n"):
+        line = blocks[-1].line if inside else data.count(b"\n", 0, begin) + 1
+        raise InputError(wrong, path=path, line=line)
+    return bytearray().join(spans), blocks
 
 
-def _block(head: bytes, head_line: int, line: int, path: Path, kind: str) -> _Block:
+def _head(text: bytes, line: int, path: Path) -> _Block | None:
     try:
-        words = split_words(head.decode("utf-8"))
+        words = split_words(text.decode("utf-8"))
     except UnicodeDecodeError:
-        raise not_utf8(path, head_line) from None
-    numbers = [n for word in words[:3] if (n := whole_number(word)) is not None]
-    names = words[3:]
-    if len(numbers) < 3 or (kind == "FEATURES" and len(names) != numbers[2]):
-        raise InputError(
-            f"write `{kind}_TXT_BEGIN_0 sentence lines values "
-            f"{'names' if kind == 'FEATURES' else 'BLEU'}`, as many names as values",
-            path=path,
-            line=head_line,
-        )
-    sentence, size, width = numbers
-    if size != line - head_line - 1:
-        raise InputError(
-            f"announces {size} lines, and {line - head_line - 1} follow; the file is damaged",
-            path=path,
-            line=head_line,
-        )
-    return _Block(sentence, size, width, names, head_line)
-
-
-def _check_pair(
-    path: Path, blocks: list[_Block], scores_path: Path, score_blocks: list[_Block]
-) -> None:
-    """Raise InputError unless two files have the same sentences with as many hypotheses."""
-    for block, scores in zip(blocks, score_blocks, strict=False):
-        if (block.sentence, block.size) != (scores.sentence, scores.size):
-            raise InputError(
-                f"has {scores.size} lines of sentence {scores.sentence}, and line {block.line} of "
-                f"{path} has {block.size} of sentence {block.sentence}; do the files belong "
-                "together?",
-                path=scores_path,
-                line=scores.line,
-            )
-    if len(blocks) != len(score_blocks):
-        raise InputError(
-            f"has {len(score_blocks)} blocks, and {path} has {len(blocks)}; do the files belong "
-            "together?",
-            path=scores_path,
-        )
+        raise not_utf8(path, line) from None
+    sentence, size, width, *_ = [*map(whole_number, words[:3]), None, None, None]
+    if sentence is None or size is None or width is None:
+        return None
+    return _Block(sentence, size, width, words[3:], line)
 
 
 def _statistics(piece: Piece) -> Int32:

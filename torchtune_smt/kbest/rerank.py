@@ -14,8 +14,9 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.core.text import split_fields
+from torchtune_smt.core.textio import read_text
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.formats import layout_of, read_text_of_lists, stream_lists
+from torchtune_smt.kbest.formats import TUNING_FILES, layout_of, stream_lists
 from torchtune_smt.kbest.forms import BARS, detected, read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.stored_lists import StoredLists, names_in
@@ -88,7 +89,7 @@ def blocks(path: Path, form: str | None, **options: Any) -> Iterator[Block]:
     dense, missing = options["dense"], options["missing"]
     held = any(options[what] for what in ("columns", "scale", "score"))
     if held or options["on_error"] != "error" or not (missing in (None, 0) or dense is not None):
-        text = read_text_of_lists(path)
+        text = read_text(path, refused=TUNING_FILES)
         lines = text.split(b"\n")
         yield Block(read_lists(path, name, text=text, **options), name, lines)
         return
