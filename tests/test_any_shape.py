@@ -136,9 +136,6 @@ def test_rows_that_say_nothing_become_zero(name):
         (lambda p: FOBOS([p], regularizer=Oscar()), "vector"),
         (lambda p: FobosOscar([p[0].half()], regularizer=Oscar()), "float16"),
         (lambda p: FobosOscar([p[0].to("meta")], regularizer=Oscar()), "meta"),
-        (lambda p: AdaGrad([p.to(torch.int64)]), "int64"),
-        (lambda p: AdaGrad([p.to("meta")]), "meta"),
-        (lambda p: AdaGrad([p.to_sparse()]), "sparse"),
     ],
 )
 def test_what_is_refused(build, word):

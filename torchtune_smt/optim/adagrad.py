@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import math
-from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
@@ -20,7 +17,7 @@ from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.faults import SQUARES, Faults
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import SparseOptimizer
-from torchtune_smt.optim.state import Count, Group, Kept, State, Vector, beside, rows_of
+from torchtune_smt.optim.state import Group, Kept, Number, State, Vector, beside, rows_of
 from torchtune_smt.regularizers.base import (
     Regularizer,
     elastic_strengths,
@@ -29,8 +26,10 @@ from torchtune_smt.regularizers.base import (
     is_separable_by_rows,
     proximal,
 )
+from torchtune_smt.regularizers.ops import triton_kernels
 
 _CURE: Final = "lower the learning rate, and check the feature values of the k-best lists"
+_INSTEAD: Final = "use FOBOS (optimizer=fobos), or L1, L2 or ElasticNet as regularizer"
 
 
 class AdaGrad(SparseOptimizer):
@@ -51,19 +50,15 @@ class AdaGrad(SparseOptimizer):
     State per coordinate: G (dtype of the parameter; with `rowwise` one for each row) and, with
     "step", per row the last step that it has seen (int32).
 
-    params: of any shape.
-    lr: η > 0; 0.02 in the paper. When it changes between steps, what was put off is first taken
-        with the old one (O(D)).
+    lr: η; 0.02 in the paper. When it changes between steps, what was put off is first taken with
+        the old one (O(D)).
     regularizer: separable, and either lazy or with `elastic`: all of this package but OSCAR;
         `GroupLasso` with `rowwise`.
     unregularized: this many first rows, or coordinates (the dense features), are exempt.
-    initial_accumulator: G at the start, 0 or more.
-    regularize_each ("step", "epoch"): when weights are regularised (Simianer et al. 2012 did it
-        once an epoch).
+    initial_accumulator: G at the start.
+    regularize_each: when weights are regularised (Simianer et al. 2012 did it once an epoch).
     rowwise: whether G is one for each row, to which a step adds the mean of the squares.
-    options: `lazy` and `maximize`; see `SparseOptimizer`.
-
-    Raises ValueError: an argument is out of range, or the regulariser lacks what is needed.
+    options: `lazy`, `maximize` and `wait`; see `SparseOptimizer`.
     """
 
     # Whether steps are divided by √G, and not, as in AROW, by G.
@@ -71,13 +66,9 @@ class AdaGrad(SparseOptimizer):
     accepts = accepting(
         initial_accumulator=least(0), regularize_each=one_of("step", "epoch"), rowwise=SWITCH
     )
-    marks: ClassVar[Mapping[str, str]] = {"last": "step"}
-    settings: ClassVar[tuple[str, ...]] = (
-        "lr",
-        *SparseOptimizer.settings,
-        "regularize_each",
-        "rowwise",
-    )
+    marks: ClassVar[bool] = True
+    fixed: ClassVar[tuple[str, ...]] = ("regularize_each", "rowwise")
+    settings: ClassVar[tuple[str, ...]] = ("lr", *SparseOptimizer.settings, *fixed)
 
     def __init__(
         self,
@@ -113,33 +104,19 @@ class AdaGrad(SparseOptimizer):
                 f"which does not count: say in {name} whether it is separable and lazy, as "
                 f"{self._name} needs it, or use FOBOS (optimizer=fobos)"
             )
-        if not facts["separable"] and is_separable_by_rows(regularizer):
-            if not group["rowwise"]:
-                raise ValueError(
-                    f"{name} has one step for all numbers of a row, and {self._name} one for each: "
-                    "give rowwise=True"
-                )
-        elif not facts["separable"]:
-            raise ValueError(
-                f"{self._name} has a step of its own for each coordinate, and {name} is not "
-                "separable: its prox under such steps is not the one that is known (for OSCAR, not "
-                f"sort and pool); use FOBOS (optimizer=fobos) instead of {self._name}, or L1, L2 "
-                "or ElasticNet as regularizer"
-            )
+        check_steps(regularizer, self._name, group["rowwise"])
         if not facts["lazy"] and elastic_strengths(regularizer) is None:
             raise ValueError(
                 f"{self._name} puts regularisation off until a weight is needed, and {name} is not "
-                f"lazy: use FOBOS (optimizer=fobos) instead of {self._name}, or L1, L2 or "
-                "ElasticNet as regularizer"
+                f"lazy: {_INSTEAD}"
             )
 
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
         return _each_step(group) and elastic_strengths(group["regularizer"]) != (0, 0)
 
-    def compiled(self, parameter: Tensor | None = None) -> bool:
-        """Say whether `step_rows` can work on a parameter; see `SparseOptimizer.compiled`."""
-        return _each_step(self._find(parameter)[0]) and super().compiled(parameter)
+    def _has_loop(self, group: Group) -> bool:
+        return _each_step(group) and super()._has_loop(group)
 
     @torch.no_grad()
     def end_epoch(self) -> None:
@@ -151,16 +128,12 @@ class AdaGrad(SparseOptimizer):
                     self._regularize(group, rows_of(parameter), state)
 
     def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
-        if _each_step(group) != ("last" in state) or before["rowwise"] != group["rowwise"]:
-            # What is kept of each coordinate would be another thing.
-            name = "rowwise" if _each_step(group) == ("last" in state) else "regularize_each"
-            raise ValueError(f"{name} cannot change between steps of {self._name}")
         super()._settle(before, group, parameter, state)
         if not _each_step(group):
             self._regularize(before, parameter, state)
 
     def _regularize(self, settings: Group, parameter: Tensor, state: State) -> None:
-        """Regularise all rows for the steps since the last time."""
+        """Regularise all rows for the steps of this epoch."""
         times = state["step"] - state["regularized"]
         for indices in self._chunks(parameter):
             late = torch.full_like(indices, times)
@@ -168,11 +141,11 @@ class AdaGrad(SparseOptimizer):
         state["regularized"] = state["step"]
 
     def _kept(self, group: Group) -> Kept:
-        sums = Vector(group["initial_accumulator"], least=0.0, of_rows=group["rowwise"])
-        kept: Kept = {"step": Count(), "sum": sums}
+        sums = Vector(group["initial_accumulator"], of_rows=group["rowwise"])
+        kept: Kept = {"step": Number(), "sum": sums}
         if _each_step(group):
-            return kept | {"last": Vector("step", torch.int32, mark=True)}
-        return kept | {"regularized": Count()}
+            return kept | {"last": Vector("step", torch.int32, of_rows=True)}
+        return kept | {"regularized": Number()}
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
@@ -198,8 +171,7 @@ class AdaGrad(SparseOptimizer):
             # It waits for the end of the epoch.
             return
         if self._looks(settings, parameter):
-            rows = self._rows(settings, parameter, state)
-            rows.catch_up(indices.contiguous(), state["step"])
+            self._rows(settings, parameter, state).catch_up(indices.contiguous(), state["step"])
             return
         late = state["step"] - state["last"].index_select(0, indices)
         self._regularize_rows(settings, parameter, state, indices, late)
@@ -246,14 +218,13 @@ class AdaGrad(SparseOptimizer):
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
-        lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
         done = row_kernels.adagrad(
             weight,
             state["sum"].numpy(),
             state["last"].numpy(),
             state["step"],
             steps,
-            (float(group["lr"]), float(lambda1), float(lambda2)),
+            (float(group["lr"]), *(elastic_strengths(group["regularizer"]) or (0.0, 0.0))),
             self.square_root,
             group["unregularized"],
             first,
@@ -279,15 +250,7 @@ class AROW(AdaGrad):
     The gradient of the linearised loss stands for x (their α_t is 1), so any loss will do, such as
     the pairwise logistic and hinge; for the hinge, a pair that is in order has no effect on P.
 
-    params: of any shape.
-    lr: η > 0.
-    regularizer: as for `AdaGrad`.
-    unregularized: this many first coordinates (the dense features) are exempt.
-    initial_precision: 1/Σ_0, above 0: the first step of a coordinate is lr · g / (initial_precision
-        + g²).
-    rowwise, options: as for `AdaGrad`.
-
-    Raises ValueError: an argument is out of range, or the regulariser lacks what is needed.
+    initial_precision: 1/Σ_0: the first step of a coordinate is lr · g / (initial_precision + g²).
     """
 
     square_root: ClassVar[bool] = False
@@ -317,17 +280,24 @@ class AROW(AdaGrad):
         )
 
 
+def check_steps(regularizer: Regularizer, optimizer: str, rowwise: bool) -> None:
+    """Raise ValueError if a regulariser has no prox with steps of each coordinate, or row."""
+    name = type(regularizer).__name__
+    if not is_separable_by_rows(regularizer):
+        raise ValueError(
+            f"{optimizer} has a step of its own for each coordinate, and {name} is not separable: "
+            f"its prox under such steps is not the one that is known; {_INSTEAD}"
+        )
+    if not (rowwise or is_separable(regularizer)):
+        raise ValueError(f"{name} has one step for all numbers of a row: give rowwise=True")
+
+
 def with_squares(
     sums: Tensor, gradient: Tensor, indices: Tensor, later: Faults | None = None
 ) -> Tensor:
-    """Return sums with the squares of gradients: of each number, or their means over rows.
+    """Return sums ([k, ...], or [k] of rows) with the squares of gradients ([k, ...]), or means.
 
-    sums (tensor [k, ...] or [k]): of each number, or one for each row.
-    gradient (tensor [k, ...])
-    indices (int64 tensor [k]): for the error.
-    later: where it is noted that one is not finite, instead of raising it.
-
-    Raises DivergenceError: one is not finite.
+    indices: for the DivergenceError of one that is not finite; or that is noted in `later`.
     """
     squares = gradient.square()
     if sums.dim() < squares.dim():
@@ -346,17 +316,7 @@ def with_squares(
 
 
 def _kernels(parameter: Tensor) -> ModuleType | None:
-    # AMD's GPUs are called so, too.
-    return _imported() if parameter.is_cuda and torch.version.cuda is not None else None
-
-
-@functools.cache
-def _imported() -> ModuleType | None:
-    """Return the kernels for rows on a GPU; None without Triton, which not all torch have."""
-    try:
-        return importlib.import_module("torchtune_smt.optim.row_tiles")
-    except ModuleNotFoundError:
-        return None
+    return triton_kernels("torchtune_smt.optim.row_tiles") if parameter.is_cuda else None
 
 
 def _each_step(group: Group) -> bool:
@@ -371,12 +331,9 @@ def regularized(
     times: Tensor | None,
     indices: Tensor,
     settings: Group,
-    checked: bool = True,
+    checked: bool,
 ) -> Tensor:
-    """Return weights after `times` (None: 1) proximal steps of some size, none where it is 0.
-
-    checked: see `proximal`.
-    """
+    """Return weights after `times` (None: 1) proximal steps of some size, none where it is 0."""
     regularizer = settings["regularizer"]
     strengths = elastic_strengths(regularizer)
     if strengths == (0, 0):

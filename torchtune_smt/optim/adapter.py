@@ -13,17 +13,19 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from torchtune_smt.core.archive import DAMAGED, well_formed, whole
+from torchtune_smt.core.archive import DAMAGED, well_formed
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import packed, unpacked, vector
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.optim.sparse import (
-    SparseOptimizer,
-    rate,
-    sparse_gradient,
-    with_updates_put_off,
+from torchtune_smt.optim.sparse import SparseOptimizer, rate, row_gradient, with_updates_put_off
+from torchtune_smt.optim.state import (
+    Group,
+    State,
+    check_optimizer_name,
+    lengthened,
+    plain,
+    settings_like,
 )
-from torchtune_smt.optim.state import Group, State, lengthened, plain, settings_like
 
 # What torch's optimizers keep of each coordinate, and the entry of their groups that a new one
 # begins with; None: 0.
@@ -37,14 +39,10 @@ _VECTORS: Final[dict[type, dict[str, str | None]]] = {
 class Adapter:
     """A `torch.optim.Optimizer` with all that tuners ask of one: what `SparseOptimizer` has.
 
-    One that puts nothing off needs no more than `step`. It gets gradients that are finite and
-    coalesced. The state of torch's own optimizers grows with the parameter; one of a user's own
-    class lengthens its state itself.
-
-    optimizer: if it puts updates off, with `catch_up` and `flush`. It may have `end_epoch`, too,
-        and `averaged`.
-
-    Raises TypeError: it has one of `catch_up` and `flush` without the other.
+    One that puts nothing off needs no more than `step`; others have `catch_up` and `flush`, too.
+    It may have `end_epoch` and `averaged`. It gets gradients that are finite and coalesced. The
+    state of torch's own optimizers grows with the parameter; one of a user's own class lengthens
+    its state itself.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -58,10 +56,6 @@ class Adapter:
                 "brings all; one that puts nothing off needs neither"
             )
         self._puts_off = not lacks
-        for group in optimizer.param_groups:
-            if type(group.get("lr")) is int:
-                # A schedule makes fractions of it, and a state says of what kind it is.
-                group["lr"] = float(group["lr"])
         kind = next((kind for kind in _VECTORS if isinstance(optimizer, kind)), None)
         self._vectors = {} if kind is None else _VECTORS[kind]
 
@@ -71,21 +65,13 @@ class Adapter:
         groups: list[Group] = self._optimizer.param_groups
         return groups
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradient."""
-        self._optimizer.zero_grad(set_to_none)
-
     @torch.no_grad()
     def step(self) -> None:
-        """Take one step along the sparse gradient.
-
-        Raises TypeError, DivergenceError: the gradient is dense, or not finite; no parameter has
-            been changed then.
-        """
+        """Take one step along the sparse gradient; DivergenceError, before it: it is not finite."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    indices, values = sparse_gradient(parameter, self._name)
+                    indices, values = row_gradient(parameter)
                     parameter.grad = sparse_vector(indices, values, parameter.numel())
                     self._lengthen(group, parameter)
         # torch warns, once, where nobody has said whether sparse tensors are to be checked.
@@ -108,14 +94,10 @@ class Adapter:
             self._optimizer.end_epoch()
 
     @property
-    def averages(self) -> bool:
-        """Whether the optimizer can be asked for an average."""
-        return hasattr(self._optimizer, "averaged")
-
-    def averaged(self) -> Tensor:
-        """Return what the optimizer averages."""
-        average: Tensor = self._optimizer.averaged()
-        return average
+    def averaged(self) -> Callable[[], Tensor]:
+        """The optimizer's method, if it has one: what it averages."""
+        method: Callable[[], Tensor] = self._optimizer.averaged
+        return method
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's, where settings that are no data (a regulariser) are named."""
@@ -127,17 +109,9 @@ class Adapter:
         return {**result, "param_groups": groups, "optimizer": self._name}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave.
-
-        Raises ValueError: the state is of another optimizer, or of one that was made with another
-            regulariser.
-        """
+        """Take over a state; ValueError: it is of another optimizer or regulariser."""
         with well_formed():
-            if state_dict.get("optimizer") != self._name:
-                raise ValueError(
-                    f"the saved state is of the optimizer {state_dict.get('optimizer')}, and this "
-                    f"is {self._name}: resume with the same"
-                )
+            check_optimizer_name(state_dict, self._name)
             self._load(state_dict)
 
     def _load(self, state_dict: dict[str, Any]) -> None:
@@ -146,22 +120,22 @@ class Adapter:
             for group in self.param_groups
         ]
         groups = []
-        own_groups = self._optimizer.state_dict()["param_groups"]
-        for saved, group, own in zip(state_dict["param_groups"], own_groups, objects, strict=True):
+        for saved, group, own in zip(
+            state_dict["param_groups"], self.param_groups, objects, strict=True
+        ):
             for name, value in own.items():
                 if saved.get(name) != plain(value):
                     raise ValueError(
                         f"the saved state is of {name} {saved.get(name)}, and this optimizer has "
                         f"{value!r}: build it with the same"
                     )
-            data = {name: value for name, value in saved.items() if name not in own}
-            if data.keys() | own.keys() != group.keys() or data["params"] != group["params"]:
-                raise ValueError(f"{DAMAGED}: its groups of parameters have other members")
-            groups.append(settings_like(data, group))
+            groups.append(settings_like(saved, group))
         parameters = [p for group in self.param_groups for p in group["params"]]
-        saved_state: dict[int, State] = dict(state_dict["state"])
+        saved_state: dict[int, State] = state_dict["state"]
         for key, entry in saved_state.items():
-            self._check(entry, parameters[whole(key, 0)])
+            vectors = [entry[name] for name in self._vectors.keys() & entry.keys()]
+            if any(v is not None and len(v) > len(parameters[key]) for v in vectors):
+                raise ValueError(f"{DAMAGED}: it is of more weights than there are")
         self._optimizer.load_state_dict({"state": saved_state, "param_groups": groups})
         for group, own in zip(self.param_groups, objects, strict=True):
             group.update(own)
@@ -171,15 +145,6 @@ class Adapter:
             for name, value in entry.items():
                 if torch.is_tensor(value) and torch.is_tensor(loaded.get(name)):
                     loaded[name] = value.to(loaded[name].device, copy=True)
-
-    def _check(self, entry: State, parameter: Tensor) -> None:
-        """Raise ValueError where a vector of torch's own state is not one of the parameter's."""
-        for name in self._vectors.keys() & entry.keys():
-            values = entry[name]
-            if values is not None and values.is_sparse and values.numel() <= parameter.numel():
-                values = values.coalesce().values()
-            if values is not None:
-                vector(values, parameter.dtype, parameter.numel())
 
     def _lengthen(self, group: Group, parameter: Tensor) -> None:
         """Make the vectors of torch's own state as long as the parameter."""
@@ -220,16 +185,12 @@ class Shifted:
         self._weights = weights
         self._start = self.change.detach().clone()
         weights.parameter = torch.nn.Parameter(self._start.clone())
-        self._room = self.change.data = torch.zeros_like(self._start)
+        self.change.data = torch.zeros_like(self._start)
 
     @property
     def param_groups(self) -> list[Group]:
         """Those of the optimizer."""
         return self.inner.param_groups
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradient."""
-        self._weights.parameter.grad = None
 
     def step(self) -> None:
         """Take one step along the gradient of the weights; see the optimizer's."""
@@ -281,19 +242,15 @@ class Shifted:
             inner = dict(state_dict["optimizer"])
         device = self.change.device
         self._start = start.to(device, copy=True)
-        self._room = self.change.data = change.to(device, copy=True)
+        self.change.data = change.to(device, copy=True)
         self.inner.load_state_dict(inner)
         self._grow()
 
     def _grow(self) -> None:
         """Let v be as long as the weights."""
         length = len(self._weights)
-        if length > len(self._room):
-            # A quarter more each time keeps the cost of growing constant per feature.
-            self._room = self.change.new_zeros(max(length, len(self._room) * 5 // 4))
-            self._room[: len(self.change)] = self.change.detach()
         if length > len(self.change):
-            self.change.data = self._room[:length]
+            self.change.data = lengthened(self.change.data, length, 0.0)
 
     def _put_together(self, change: Tensor) -> Tensor:
         result = change.detach().clone()
@@ -333,8 +290,8 @@ def learning_rate(optimizer: LazyOptimizer) -> float:
 def check_averages(optimizer: LazyOptimizer) -> None:
     """Raise ValueError if an optimizer has no average of the weights, before steps are taken."""
     optimizer = optimizer.inner if isinstance(optimizer, Shifted) else optimizer
-    able = optimizer.averages if isinstance(optimizer, Adapter) else hasattr(optimizer, "averaged")
-    if not able or optimizer.param_groups[0].get("average") == "none":
+    none = optimizer.param_groups[0].get("average") == "none"
+    if none or not hasattr(optimizer, "averaged"):
         raise ValueError(
             "an average of the weights is wanted, and the optimizer keeps none: take FOBOS or SGD "
             "with average=epoch or average=step, or one of your own that has averaged()"
@@ -368,9 +325,8 @@ def check_optimizer(build: Callable[[list[Tensor]], object]) -> None:
         _step(optimizer, parameter, 2)
     with _trying(made, "take a step once there are more weights"):
         _step(optimizer, parameter, 3)
-    with _trying(made, "be saved"):
-        with with_updates_put_off():
-            state = _through_file(optimizer.state_dict())
+    with _trying(made, "be saved"), with_updates_put_off():
+        state = _through_file(optimizer.state_dict())
     weights = parameter.detach().clone()
     with _trying(made, "take a step once there are more weights"):
         _step(optimizer, parameter, 4)
@@ -398,7 +354,6 @@ def _step(optimizer: LazyOptimizer, parameter: torch.nn.Parameter, length: int) 
     longer[: parameter.numel()] = parameter.detach()
     parameter.data = longer
     indices = torch.tensor([0, length - 1])
-    optimizer.zero_grad()
     optimizer.catch_up(indices)
     parameter.grad = sparse_vector(indices, parameter.new_tensor([1.0, -0.5]), length)
     optimizer.step()

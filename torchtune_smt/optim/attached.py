@@ -1,4 +1,7 @@
-"""Modules whose weights an optimizer brings up to date before anybody reads them."""
+"""Modules whose weights an optimizer brings up to date before anybody reads them.
+
+See `SparseOptimizer.attach`.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,9 @@ _OPTIMIZERS: WeakKeyDictionary[nn.Module, list[Any]] = WeakKeyDictionary()
 
 
 def attach(optimizer: Any, module: nn.Module, parameters: list[Tensor]) -> None:
-    """Let a module, and those within, read no weights of an optimizer that are out of date.
-
-    parameters: those of the optimizer.
-
-    Raises ValueError: None of them is the module's; or an embedding has `max_norm`, whose forward
-        pass changes weights.
-    """
-    own = {id(parameter) for parameter in parameters}
-    found = [
-        reader
-        for reader in module.modules()
-        if any(id(p) in own for p in reader.parameters(recurse=False))
-    ]
+    """Let a module, and those within, read no weights of an optimizer that are out of date."""
+    own = set(parameters)
+    found = [m for m in module.modules() if not own.isdisjoint(m.parameters(recurse=False))]
     if not found:
         raise ValueError(f"{type(module).__name__} has no parameter of the optimizer")
     for reader in found:
@@ -83,14 +76,12 @@ def _catch_up(module: nn.Module, args: Any, kwargs: Any) -> None:
     """Bring up to date what a module is about to read."""
     for optimizer in _OPTIMIZERS.get(module, ()):
         for parameter in module.parameters(recurse=False):
-            if optimizer.is_behind(parameter):
+            if parameter in optimizer._behind:
                 optimizer.catch_up(_rows(module, parameter, args, kwargs), parameter)
 
 
-@torch._disable_dynamo  # type: ignore[attr-defined]
-def _outside_of_graphs(module: nn.Module, args: Any, kwargs: Any) -> None:
-    """Bring them up to date as it is done without `torch.compile`, not with each step anew."""
-    _catch_up(module, args, kwargs)
+# As it is done without `torch.compile`, not with each step anew.
+_outside_of_graphs = torch._disable_dynamo(_catch_up)  # type: ignore[attr-defined]
 
 
 def _flush(module: nn.Module) -> None:
@@ -107,12 +98,11 @@ def _settle(module: nn.Module) -> None:
 
 def _rows(module: nn.Module, parameter: Tensor, args: Any, kwargs: Any) -> Tensor:
     """Return the rows of a parameter that a module reads: of embeddings those that are named."""
-    read = getattr(module, "rows_read", None)
+    read: Any = getattr(module, "rows_read", None)
     if read is not None:
         rows: Tensor = read(*args, **kwargs)
-        return rows
-    of_torch = nn.Embedding.forward, nn.EmbeddingBag.forward
-    if getattr(type(module), "forward", None) in of_torch:
+    elif type(module).forward in (nn.Embedding.forward, nn.EmbeddingBag.forward):
         rows = args[0] if args else kwargs["input"]
-        return rows
-    return torch.arange(parameter.shape[0] if parameter.dim() else 1, device=parameter.device)
+    else:
+        rows = torch.arange(parameter.shape[0] if parameter.dim() else 1, device=parameter.device)
+    return rows

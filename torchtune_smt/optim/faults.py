@@ -24,7 +24,7 @@ class _Found:
 
     there: Tensor
     here: Tensor
-    event: Any = None
+    event: Any
     sent: bool = False
 
 
@@ -53,8 +53,8 @@ class Faults:
     def note_finite(self, kind: int, numbers: Tensor) -> None:
         """Note whether numbers are finite."""
         if numbers.numel():
-            # 0, or NaN.
             largest = torch.linalg.vector_norm(numbers.detach(), float("inf"))
+            # 0, or NaN.
             self.note(kind, largest.mul_(0))
 
     def sound(self, gradient: Tensor) -> Tensor:
@@ -72,10 +72,7 @@ class Faults:
                 found.sent = True
 
     def known(self, *, wait: bool) -> tuple[type[Exception], str] | None:
-        """Return what there is to raise, as far as it is known, and forget it.
-
-        wait: for what is not known yet.
-        """
+        """Return what there is to raise, and forget it; with `wait`, what is not yet known, too."""
         for found in self._found.values():
             if wait:
                 found.here.copy_(found.there)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,13 +14,10 @@ from torchtune_smt.core.accepts import accepting
 from torchtune_smt.core.archive import DAMAGED
 from torchtune_smt.core.arrays import Float64, Int32
 from torchtune_smt.core.scoring import sparse_vector
-from torchtune_smt.core.state import vector
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps, StepAverage
 from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES, AveragingOptimizer, rate
 from torchtune_smt.optim.state import (
-    DOUBLE,
-    Count,
     Group,
     Kept,
     Number,
@@ -49,6 +46,7 @@ from torchtune_smt.regularizers.base import (
 SMALLEST_SCALE = 1e-100
 # So are they when so many steps are put off, each of which takes 16 bytes.
 LONGEST = 1 << 20
+_NONE = np.empty(0)
 
 
 class FOBOS(AveragingOptimizer):
@@ -77,18 +75,15 @@ class FOBOS(AveragingOptimizer):
     `StepSums`; those that are not put off are added up at each step.
 
     params: of any shape, a vector where Ω is not separable.
-    lr: η0 > 0; 1 in Liu et al.
-    schedule ("1/t", "inv_sqrt" or "constant")
+    lr: η0; 1 in Liu et al.
     unregularized: this many first coordinates (the dense features) are exempt.
-    average ("none", "epoch" or "step"): what `averaged` is the mean of.
-    options: `lazy` and `maximize`; see `SparseOptimizer`.
-
-    Raises ValueError: an argument is out of range; or the mean over steps is asked for, and the
-        regulariser is put off and has no `elastic`.
+    average: what `averaged` is the mean of; "step" is refused where steps are put off, and the
+        regulariser has no `elastic`.
+    options: `lazy`, `maximize` and `wait`; see `SparseOptimizer`.
     """
 
     accepts = accepting(schedule=SCHEDULE)
-    marks: ClassVar[Mapping[str, str]] = {"last": "step"}
+    marks: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -119,7 +114,7 @@ class FOBOS(AveragingOptimizer):
 
     @torch.no_grad()
     def end_epoch(self) -> None:
-        """Learn that an epoch is over: its final weights may enter the average, which is O(D)."""
+        """Learn that an epoch is over: its weights may enter the average, which is O(D)."""
         for group in self.param_groups:
             for parameter in group["params"] if group["average"] == "epoch" else ():
                 state, weight = self._prepared(group, parameter), rows_of(parameter)
@@ -129,14 +124,12 @@ class FOBOS(AveragingOptimizer):
                 state["epochs"] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the state: plain numbers, strings and tensors.
-
-        Updates that were put off stay put off: save the parameter as it is, too.
-        """
+        """Return a copy of the state; see `SparseOptimizer.state_dict`."""
         result = super().state_dict()
         for entry in result["state"].values():
             if "sums" in entry:
-                entry["sums"] = torch.from_numpy(entry["sums"].sizes.copy())
+                sums = entry["sums"]
+                entry["sums"] = torch.from_numpy(sums.size[: sums.count].copy())
         return result
 
     def puts_off(self, group: Group) -> bool:
@@ -148,11 +141,11 @@ class FOBOS(AveragingOptimizer):
         return is_separable_by_rows(regularizer) and is_lazy(regularizer)
 
     def _kept(self, group: Group) -> Kept:
-        kept: Kept = {"step": Count(), **self._kept_sums(group)}
+        kept: Kept = {"step": Number(), **self._kept_sums(group)}
         if self.puts_off(group):
-            kept |= {"S": Number(), "P": Number(1.0, SMALLEST_SCALE), "path": Path(_start(group))}
+            kept |= {"S": Number(0.0), "P": Number(1.0), "path": Path(_start(group))}
         if self.puts_off(group) or group["average"] == "step":
-            kept["last"] = Vector("step", torch.int32, mark=True)
+            kept["last"] = Vector("step", torch.int32, of_rows=True)
         return kept
 
     def _kept_sums(self, group: Group) -> Kept:
@@ -161,13 +154,11 @@ class FOBOS(AveragingOptimizer):
         if group["average"] != "none":
             kept["total"] = Vector(0.0, torch.float64)
         if group["average"] == "epoch":
-            kept["epochs"] = Count()
+            kept["epochs"] = Number()
         return kept
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
-        kept = {name: state[name] for name in ("total", "epochs") if name in state}
-        if kept.keys() != self._kept_sums(group).keys():
-            raise ValueError("average cannot change between steps")
+        kept = {name: state[name] for name in self._kept_sums(group)}
         step = state["step"]
         state.clear()
         state.update(new_state(self._kept(group), parameter), step=step, **kept)
@@ -177,7 +168,6 @@ class FOBOS(AveragingOptimizer):
     ) -> None:
         t = state["step"] + 1
         lr, schedule = group["lr"], group["schedule"]
-        regularizer = group["regularizer"]
         step = rate(lr, schedule, t + 1)
         late = self.puts_off(group)
         if not late:
@@ -190,9 +180,14 @@ class FOBOS(AveragingOptimizer):
             # The step's own prox is put off, too: it is taken when the weight is next needed.
             if sums is not None:
                 sums.append(step)
-            self._advance(group, state, step)
-            self._rescale(group, parameter, state)
-        elif elastic_strengths(regularizer) is None:
+            # On all weights, without touching one.
+            lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (1.0, 0.0)
+            state["S"] += step * lambda1 / state["P"]
+            state["P"] /= 1 + step * lambda2
+            numbers = (state["S"], state["P"])[: len(_start(group))]
+            state["path"] = with_step(state["path"], *numbers)
+            self._after_rows(group, parameter, state)
+        elif elastic_strengths(group["regularizer"]) is None:
             self._prox(group, parameter, state, indices, step)
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
@@ -233,7 +228,7 @@ class FOBOS(AveragingOptimizer):
         return total
 
     def _step_sums(self, group: Group, state: State) -> StepSums | None:
-        """Return what the sums of steps that are put off are made of, if they are wanted."""
+        """Return what sums of steps that are put off are made of, if they are wanted."""
         if group["average"] != "step" or not self.puts_off(group):
             return None
         if "sums" not in state:
@@ -259,14 +254,7 @@ class FOBOS(AveragingOptimizer):
             moved *= torch.full_like(P[0], state["P"]) / P[0]
         return moved.to(weight.dtype)
 
-    def _advance(self, group: Group, state: State, step: float) -> None:
-        """Take a proximal step on all weights, without touching one."""
-        lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (1.0, 0.0)
-        state["S"] += step * lambda1 / state["P"]
-        state["P"] /= 1 + step * lambda2
-        state["path"] = with_step(state["path"], *(state["S"], state["P"])[: len(_start(group))])
-
-    def _rescale(self, group: Group, parameter: Tensor, state: State) -> None:
+    def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
         """Start anew with P = 1 before it underflows, and before the path takes much memory."""
         if "P" in state and (state["P"] < SMALLEST_SCALE or len(state["path"]) > LONGEST):
             self._flush(group, parameter, state)
@@ -315,7 +303,7 @@ class FOBOS(AveragingOptimizer):
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
-        lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
+        strengths = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
         none, path = weight[:0], state.get("path")
         average = StepAverage(none, none, np.empty((0, 4)))
         sums = self._step_sums(group, state)
@@ -334,7 +322,7 @@ class FOBOS(AveragingOptimizer):
             state["step"],
             0 if path is None else _begin(state),
             steps,
-            (float(group["lr"]), SCHEDULES[group["schedule"]], float(lambda1), float(lambda2)),
+            (float(group["lr"]), SCHEDULES[group["schedule"]], *strengths),
             group["unregularized"],
             first,
             average,
@@ -347,24 +335,20 @@ class FOBOS(AveragingOptimizer):
         return int(done)
 
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
-        """See `SparseOptimizer`; the sums over steps are checked, too."""
         plain = {name: value for name, value in entry.items() if name != "sums"}
         pending, state = super()._restored(plain, group, parameter)
+        if "path" not in state:
+            return pending, state
         # A compiled loop reads what rows have missed, and nobody else's memory.
-        if "path" in state and bool((state["last"] < _begin(state)).any()):
-            raise ValueError(DAMAGED)
-        summed = "path" in state and pending["average"] == "step"
-        missed = len(state["path"]) - 1 if summed else 0
-        sizes = vector(entry.get("sums", torch.empty(0, dtype=DOUBLE)), DOUBLE, missed)
-        if len(sizes) < missed or not bool((sizes >= 0).all()):
+        path, late = state["path"], state["step"] - state["last"]
+        missed = len(path) - 1 if pending["average"] == "step" else 0
+        sizes = entry.get("sums", path[:0, 0])
+        if bool(((late < 0) | (late >= len(path))).any()) or sizes.shape != (missed,):
             raise ValueError(DAMAGED)
         if missed:
             strengths = elastic_strengths(pending["regularizer"]) or (0.0, 0.0)
             state["sums"] = StepSums(strengths, sizes.numpy())
         return pending, state
-
-    def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
-        self._rescale(group, parameter, state)
 
 
 class StepSums:
@@ -378,20 +362,10 @@ class StepSums:
     block (float64 [blocks, 4]): see `row_kernels`.
     """
 
-    def __init__(self, strengths: tuple[float, float], sizes: Float64 | None = None) -> None:
-        self.lambda1, self.lambda2 = map(float, strengths)
-        self.count = 0
-        self.size, self.block = np.empty(0), np.empty((1, 4))
-        if sizes is not None:
-            self.make_room(sizes.size)
-            self.size[: sizes.size] = sizes
-            self.count = sizes.size
-            row_kernels.build(self.size, self.block, self.count, self.lambda1, self.lambda2)
-
-    @property
-    def sizes(self) -> Float64:
-        """The sizes of all steps, float64 [count]."""
-        return self.size[: self.count]
+    def __init__(self, strengths: tuple[float, float], sizes: Float64 = _NONE) -> None:
+        self.lambda1, self.lambda2 = strengths
+        self.size, self.count = sizes, sizes.size
+        self.make_room(1)
 
     def make_room(self, steps: int) -> None:
         """Let there be room for so many more steps; amortised O(steps)."""
@@ -400,7 +374,7 @@ class StepSums:
             return
         room = max(needed, 2 * self.size.size, 64)
         size = np.empty(-(-room // row_kernels.RADIX) * row_kernels.RADIX)
-        size[: self.count] = self.sizes
+        size[: self.count] = self.size[: self.count]
         self.size, self.block = size, np.empty((row_kernels.number_of_blocks(size.size), 4))
         row_kernels.build(self.size, self.block, self.count, self.lambda1, self.lambda2)
 
@@ -411,11 +385,7 @@ class StepSums:
         self.count += 1
 
     def of(self, weights: Float64, first: Int32) -> Float64:
-        """Return the sum of each weight over the steps that it has missed.
-
-        weights (float64 [k]): before the first of them.
-        first (int32 [k]): the first of these steps, of those that there are.
-        """
+        """Return what each weight (float64 [k]) adds up to over the steps from `first` (int32)."""
         out = np.empty(weights.size)
         row_kernels.sums(
             self.size, self.block, self.count, first, weights, self.lambda1, self.lambda2, out

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.accepts import SWITCH, accepting, least
-from torchtune_smt.optim.adagrad import regularized, with_squares
+from torchtune_smt.optim.adagrad import check_steps, regularized, with_squares
 from torchtune_smt.optim.sparse import SparseOptimizer
-from torchtune_smt.optim.state import Count, Group, Kept, State, Vector, beside
-from torchtune_smt.regularizers.base import Regularizer, is_separable, is_separable_by_rows
+from torchtune_smt.optim.state import Group, Kept, Number, State, Vector, beside
+from torchtune_smt.regularizers.base import Regularizer
 
 
 class FTRL(SparseOptimizer):
@@ -29,20 +29,18 @@ class FTRL(SparseOptimizer):
 
     State per coordinate: y and n (dtype of the parameter; with `rowwise` n is one for each row).
 
-    params: of any shape.
-    lr: α > 0.
+    lr: α.
     regularizer: separable; or separable by rows (`GroupLasso`), with `rowwise`.
-    beta: β, 0 or more; 1 in McMahan et al.
+    beta: β; 1 in McMahan et al.
     unregularized: this many first rows are exempt.
-    initial_accumulator: n at the start, 0 or more.
+    initial_accumulator: n at the start.
     rowwise: whether n is the sum of the mean squares of the gradients of a row.
-    options: `lazy` (which changes nothing) and `maximize`; see `SparseOptimizer`.
-
-    Raises ValueError: an argument is out of range, or the regulariser is not separable.
+    options: `lazy` (which changes nothing), `maximize` and `wait`; see `SparseOptimizer`.
     """
 
     accepts = accepting(beta=least(0), initial_accumulator=least(0), rowwise=SWITCH)
     settings: ClassVar[tuple[str, ...]] = ("rowwise", "initial_accumulator")
+    fixed: ClassVar[tuple[str, ...]] = settings
 
     def __init__(
         self,
@@ -61,29 +59,16 @@ class FTRL(SparseOptimizer):
         super().__init__(params, {"lr": lr, **given, **sums}, **options)
 
     def _check_group(self, group: Group) -> None:
-        regularizer = group["regularizer"]
-        if regularizer is None or is_separable(regularizer):
-            return
-        name = type(regularizer).__name__
-        if not is_separable_by_rows(regularizer):
-            raise ValueError(
-                f"{self._name} has a step of its own for each coordinate, and {name} is not "
-                f"separable: use FOBOS (optimizer=fobos) instead of {self._name}, or L1, L2 or "
-                "ElasticNet as regularizer"
-            )
-        if not group["rowwise"]:
-            raise ValueError(f"{name} has one step for all numbers of a row: give rowwise=True")
+        if group["regularizer"] is not None:
+            check_steps(group["regularizer"], self._name, group["rowwise"])
 
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
         return False
 
     def _kept(self, group: Group) -> Kept:
-        sums = Vector(group["initial_accumulator"], least=0.0, of_rows=group["rowwise"])
-        return {"step": Count(), "sum": sums, "dual": Vector()}
-
-    def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
-        raise ValueError("rowwise and initial_accumulator cannot change between steps of FTRL")
+        sums = Vector(group["initial_accumulator"], of_rows=group["rowwise"])
+        return {"step": Number(), "sum": sums, "dual": Vector()}
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
@@ -114,9 +99,6 @@ class FTRL(SparseOptimizer):
         parameter.index_copy_(0, indices, point)
         state["sum"].index_copy_(0, indices, after)
         state["dual"].index_copy_(0, indices, dual)
-
-    def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
-        """Do nothing: weights are always up to date."""
 
 
 def _zero(rows: Tensor, sums: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torchtune_smt.optim.oscar_kernels import BUILD, DIMENSION, DONE, WEIGHT
 from torchtune_smt.optim.oscar_structure import OscarStructure
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import SCHEDULES, rate
-from torchtune_smt.optim.state import Count, Group, Kept, State
+from torchtune_smt.optim.state import Group, Kept, Number, State
 from torchtune_smt.regularizers.oscar import Oscar
 
 
@@ -31,13 +31,10 @@ class FobosOscar(FOBOS):
     order, with the times at which neighbours meet. A step takes coordinates out of their groups,
     and puts each back as a group of one.
 
-    params, lr, schedule, unregularized: as for `FOBOS`; the vectors are of float64 or float32, on
-        the CPU. What groups are at is kept in float64: a float32 weight is rounded when it is read.
-    average ("none" or "epoch"): as for `FOBOS`. Not "step": weights that nobody looks at move on,
-        meet and die between steps, and what each of them adds up to is not kept.
-
-    Raises ValueError: an argument is out of range, or the regulariser is not OSCAR, or a parameter
-        is neither of float64 nor of float32, or not on the CPU.
+    params: vectors of float64 or float32, on the CPU. What groups are at is kept in float64: a
+        float32 weight is rounded when it is read.
+    average: "none" or "epoch". Weights that nobody looks at move on, meet and die between steps,
+        and what each of them adds up to is not kept.
     """
 
     @torch.no_grad()
@@ -46,11 +43,7 @@ class FobosOscar(FOBOS):
 
         Membership comes from the structure itself, in which weights that have met have one value.
 
-        parameter: may be left out where there is only one.
-
-        Returns int64 tensor [D]: equal for equal weights, sign included; 2 b for positive and 2 b +
-            1 for negative ones of block b, which count from 0 in descending order of |w|. -1 for
-            weights that are 0 or not regularised.
+        Returns int64 tensor [D]: as `Oscar.groups`; -1, too, for weights that are not regularised.
         """
         group, parameter = self._find(parameter)
         state = self._prepared(group, parameter)
@@ -61,11 +54,7 @@ class FobosOscar(FOBOS):
         return torch.from_numpy(structure.signed_blocks(weight))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the state: plain numbers, strings and tensors.
-
-        Updates that were put off stay put off: save the parameter as it is, too. After `flush`,
-        it says all there is to say.
-        """
+        """Return a copy of the state; see `SparseOptimizer.state_dict`."""
         result = super().state_dict()
         for entry in result["state"].values():
             structure = entry.pop("structure", None)
@@ -73,18 +62,15 @@ class FobosOscar(FOBOS):
                 entry["structure"] = structure.to_tensors()
         return result
 
-    def compiled(self, parameter: Tensor | None = None) -> bool:
-        """Say whether `step_rows` can work on a parameter."""
-        group, parameter = self._find(parameter)
-        return self._rows_are_steps(group, parameter)
+    def _has_loop(self, group: Group) -> bool:
+        return True
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
         if group["average"] == "step":
             raise ValueError(
-                "average=step: FobosOscar does not know what each weight has been after each step, "
-                "as it moves groups of weights that no step touches; use average=epoch, or FOBOS "
-                "(optimizer=fobos), which takes all steps at once, much more slowly"
+                "average=step: FobosOscar does not know what each weight has been after each step; "
+                "use average=epoch, or FOBOS (optimizer=fobos), which is much slower"
             )
         if not behaves_as(group["regularizer"], Oscar, "value", "prox"):
             given = group["regularizer"]
@@ -102,10 +88,9 @@ class FobosOscar(FOBOS):
                 )
 
     def _kept(self, group: Group) -> Kept:
-        return {"step": Count(), **self._kept_sums(group)}
+        return {"step": Number(), **self._kept_sums(group)}
 
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
-        """See `SparseOptimizer`; the groups are checked, too, of weights that had some."""
         plain = {name: value for name, value in entry.items() if name != "structure"}
         pending, state = super()._restored(plain, group, parameter)
         if "structure" in entry:
@@ -142,12 +127,9 @@ class FobosOscar(FOBOS):
         structure = state.get("structure")
         if structure is not None and not structure.released:
             structure.lengthen(parameter.numel())
-            oscar_kernels.catch_up(
-                structure.tree,
-                parameter.detach().numpy(),
-                indices.numpy(),
-                settings["unregularized"],
-            )
+            first = settings["unregularized"]
+            weight = parameter.detach().numpy()
+            oscar_kernels.catch_up(structure.tree, weight, indices.numpy(), first)
 
     def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
         structure = state.get("structure")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtune_smt.core.archive import DAMAGED
@@ -102,23 +101,15 @@ class OscarStructure:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], length: int) -> OscarStructure:
-        """Return what `to_tensors` was called of; it goes on with the same bits.
+        """Return what `to_tensors` was called of, for D weights; it goes on with the same bits.
 
-        length: D.
-
-        Raises ValueError: the tensors are no structure of D weights.
+        Raises ValueError: they are no such tensors, or of other weights.
         """
         parts = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         result = cls(np.zeros(0), 0, 0.0, 0.0)
         empty = result.tree._asdict()
-        if not (
-            parts.keys() == empty.keys()
-            and all(parts[name].dtype == empty[name].dtype for name in parts)
-            and all(parts[name].shape[1:] == empty[name].shape[1:] for name in parts)
-            and all(parts[name].shape == empty[name].shape for name in ("numbers", "counts"))
-            and parts["real"].shape[0] == parts["link"].shape[0] < 2**31
-            and is_whole(Tree(**parts), length)
-        ):
+        kinds = [{k: (v.dtype, v.shape[-1]) for k, v in some.items()} for some in (empty, parts)]
+        if kinds[0] != kinds[1] or not is_inside(Tree(**parts), length):
             raise ValueError(f"{DAMAGED}: its groups are no groups of the weights")
         nodes, groups = parts["real"].shape[0], parts["group"].shape[0]
         result.tree = Tree(**parts)
@@ -171,107 +162,38 @@ def _nodes_for(groups: int, changes: int) -> int:
     return leaves * 5 // 4 + 16
 
 
-def is_whole(tree: Tree, length: int) -> bool:
-    """Return whether all kernels find what they look for in a tree of `length` weights.
-
-    The shapes of the arrays are right, and there are as many nodes as are in use. Where groups are
-    is not checked, but for its being finite.
-    """
-    if tree.counts[t.NODES] != len(tree.link) or not np.isfinite(tree.numbers).all():
+def is_inside(tree: Tree, length: int) -> bool:
+    """Return whether all that a tree of `length` weights points at is inside of its arrays."""
+    nodes, groups, coordinates = len(tree.link), len(tree.group), min(length, len(tree.member))
+    link, counts = tree.link, tree.counts
+    leaf, child = link[:, t.LEVEL] <= 0, link[:, t.CHILD : t.SIZE]
+    ranges = [
+        (link[:, t.ENTRIES], 0, FANOUT + 1),
+        (link[:, t.SLOT], -1, FANOUT),
+        (link[:, [t.PARENT, t.BEFORE, t.AFTER]], -1, nodes),
+        (child[~leaf], -1, nodes),
+        (child[leaf], -1, groups),
+        (tree.group[:, t.LEAF], 0, nodes),
+        (tree.member[:, t.GROUP], -1, groups),
+        (tree.member[coordinates:, t.GROUP], -1, 0),
+        (tree.member[:, [t.NEXT, t.PREVIOUS]], -1, coordinates),
+        (counts[[t.ROOT, t.LAST]], 0, nodes),
+        (counts[t.FREE], -1, groups),
+        (counts[[t.GROUPS, t.LEFT]], 0, groups + 1),
+        (counts[t.NODES], nodes, nodes + 1),
+        (np.array(len(tree.real)), nodes, nodes + 1),
+    ]
+    if not all(((low <= part) & (part < end)).all() for part, low, end in ranges):
         return False
-    leaves = _leaves(tree)
-    return leaves is not None and _in_a_row(tree, leaves) and _has_groups(tree, leaves, length)
-
-
-def _leaves(tree: Tree) -> Int64 | None:
-    """Return the leaves in order; None if a node, or what it says of those below, is damaged."""
-    nodes, node = len(tree.link), tree.counts[[t.ROOT]]
-    if not 0 <= node[0] < nodes or tree.link[node[0], t.PARENT] != -1:
-        return None
-    level = int(tree.link[node[0], t.LEVEL])
-    while level >= 0:
-        link, entries = tree.link[node], tree.link[node, t.ENTRIES]
-        value, rank, event, *head = tree.real[node].reshape(-1, 5, FANOUT).transpose(1, 0, 2)
-        child = link[:, t.CHILD : t.SIZE]
-        used = np.arange(FANOUT) < entries[:, None]
-        if not (
-            (link[:, t.LEVEL] == level).all()
-            and _are_below(FANOUT + 1, entries)
-            and (child[~used] == -1).all()
-            and (event[~used] == t.NEVER).all()
-            and np.isfinite([value[used], rank[used]]).all()
-            and not np.isnan(event).any()
-        ):
-            return None
-        if level == 0:
-            return node
-        below = child[used].astype(np.int64)
-        if not (
-            entries.all()
-            and _are_below(nodes, below)
-            and (tree.link[below, t.PARENT] == node.repeat(entries)).all()
-            and (tree.link[below, t.SLOT] == np.nonzero(used)[1]).all()
-            and (tree.real[below, t.EVENT : t.HEAD_VALUE].min(axis=1) == event[used]).all()
-            and np.isfinite([part[used] for part in head]).all()
-        ):
-            return None
-        node, level = below, level - 1
-    return None
-
-
-def _in_a_row(tree: Tree, leaves: Int64) -> bool:
-    """Return whether leaves know their neighbours; one without entries is all there is."""
-    entries = tree.link[leaves, t.ENTRIES]
-    last = leaves[-1], t.EVENT + entries[-1] - 1
-    return bool(
-        (tree.link[leaves, t.BEFORE] == np.append(-1, leaves[:-1])).all()
-        and (tree.link[leaves, t.AFTER] == np.append(leaves[1:], -1)).all()
-        and tree.counts[t.LAST] == leaves[-1]
-        and (entries.all() or leaves.size == 1)
-        and (entries[-1] == 0 or tree.real[last] == t.NEVER)
-    )
-
-
-def _has_groups(tree: Tree, leaves: Int64, length: int) -> bool:
-    """Return whether all groups are in leaves or free, and each of the former is one ring."""
-    entries = tree.link[leaves, t.ENTRIES]
-    used = np.arange(FANOUT) < entries[:, None]
-    group = tree.link[leaves, t.CHILD : t.SIZE][used]
-    size = tree.link[leaves, t.SIZE :][used]
-    groups, rows = len(tree.group), min(length, len(tree.member))
-    free: list[int] = []
-    number = int(tree.counts[t.FREE])
-    while 0 <= number < groups and len(free) < groups:
-        free.append(number)
-        number = int(tree.group[number, t.FIRST])
-    j = np.flatnonzero(tree.member[:, t.GROUP] != -1)
-    if not (
-        number == -1
-        and np.array_equal(np.sort([*group, *free]), np.arange(groups))
-        and (tree.group[group, t.LEAF] == leaves.repeat(entries)).all()
-        and tree.counts[t.GROUPS] == group.size
-        and tree.counts[t.ACTIVE] == j.size == size.sum(dtype=np.int64)
-        and 0 <= tree.counts[t.LEFT] <= len(free)
-        and _are_below(rows, j)
-    ):
-        return False
-    first, of, after = tree.group[group, t.FIRST], *tree.member[j, t.GROUP : t.PREVIOUS].T
-    if not (
-        _are_below(rows, first, after)
-        and _are_below(groups, of)
-        and (tree.member[first, t.GROUP] == group).all()
-        and (tree.member[after, t.GROUP] == of).all()
-        and (tree.member[after, t.PREVIOUS] == j).all()
-        and (size > 0).all()
-        and (np.bincount(of, minlength=groups)[group] == size).all()
-    ):
-        return False
-    # The least member of each ring, of ever longer parts of it.
-    least, after = np.arange(j.size), np.searchsorted(j, after)
-    for _ in range(int(size.max(initial=0)).bit_length()):
-        least, after = np.minimum(least, least[after]), after[after]
-    return bool(np.unique(least).size == group.size)
-
-
-def _are_below(end: int, *parts: NDArray[np.integer]) -> bool:
-    return all(((part >= 0) & (part < end)).all() for part in parts)
+    # In a number of a group that is not in use is the next one.
+    first, most = tree.group[:, t.FIRST], np.full(groups, groups)
+    used = child[leaf]
+    most[used[used >= 0]] = coordinates
+    # As many groups as there are room for are written down, leaf after leaf.
+    node, found = int(counts[t.ROOT]), 0
+    for _ in range(nodes):
+        node = int(child[node, 0]) if link[node, t.LEVEL] > 0 else node
+    for _ in range(nodes):
+        found += int(link[node, t.ENTRIES]) if node >= 0 else 0
+        node = int(link[node, t.AFTER]) if node >= 0 else node
+    return bool(((first >= -1) & (first < most)).all() and node < 0 and found == counts[t.GROUPS])

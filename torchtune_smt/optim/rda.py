@@ -12,7 +12,6 @@ from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.optim.fobos import merged
 from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.optim.state import (
-    Count,
     Group,
     Kept,
     Number,
@@ -41,13 +40,14 @@ class RDA(SparseOptimizer):
     all coordinates touched so far, O(u log u) for u of them; take mini-batches there.
 
     params: of any shape, a vector where Ω is not separable.
-    lr: 1/γ > 0.
+    lr: 1/γ.
     unregularized: this many first coordinates (the dense features) are exempt.
-    options: `lazy` and `maximize`; see `SparseOptimizer`.
+    options: `lazy`, `maximize` and `wait`; see `SparseOptimizer`.
     """
 
     # The weights that it begins with, where they are regularised.
     forgets: ClassVar[bool] = True
+    fixed: ClassVar[tuple[str, ...]] = SparseOptimizer.settings
 
     def __init__(
         self,
@@ -61,9 +61,6 @@ class RDA(SparseOptimizer):
         given = {"regularizer": regularizer, "unregularized": unregularized}
         super().__init__(params, {"lr": lr, **given}, **options)
 
-    def _check_group(self, group: Group) -> None:
-        """Accept all that `SparseOptimizer` does."""
-
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
         regularizer = group["regularizer"]
@@ -71,10 +68,7 @@ class RDA(SparseOptimizer):
 
     def _kept(self, group: Group) -> Kept:
         # The last c; the sums of all gradients; w¹ of coordinates that are exempt.
-        return {"step": Count(), "size": Number(), "total": Vector(), "start": Vector()}
-
-    def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
-        raise ValueError("regularizer and unregularized cannot change between steps of RDA")
+        return {"step": Number(), "size": Number(0.0), "total": Vector(), "start": Vector()}
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor

@@ -20,7 +20,6 @@ from torchtune_smt.optim.sparse import (
     rate,
 )
 from torchtune_smt.optim.state import (
-    Count,
     Group,
     Kept,
     Number,
@@ -44,14 +43,11 @@ class SGD(AveragingOptimizer):
     State per coordinate, unless `average` is "none": the sum (float64) and when
     it was last added to (int32).
 
-    params: of any shape.
-    lr: η > 0, constant.
-    regularizer: no other: this optimizer has no proximal step.
+    lr: η, constant.
+    regularizer: none, or one that does nothing: this optimizer has no proximal step.
     unregularized: without meaning here; all optimizers take it.
-    average ("epoch", "step" or "none"): what `averaged` is the mean of.
-    options: `lazy` and `maximize`; see `SparseOptimizer`.
-
-    Raises ValueError: an argument is out of range, or there is a regulariser.
+    average: what `averaged` is the mean of.
+    options: `lazy`, `maximize` and `wait`; see `SparseOptimizer`.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("average",)
@@ -90,14 +86,11 @@ class SGD(AveragingOptimizer):
 
     def _kept(self, group: Group) -> Kept:
         clock = "epochs" if group["average"] == "epoch" else "step"
-        kept: Kept = {"step": Count(), "epochs": Count()}
+        kept: Kept = {"step": Number(), "epochs": Number()}
         if group["average"] != "none":
             last = Vector(clock, torch.int32, of_rows=True)
             kept |= {"total": Vector(0.0, torch.float64), "last": last}
         return kept
-
-    def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
-        raise ValueError("average cannot change between steps")
 
     def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
         missed = beside(self._clock(group, state) - state["last"], parameter)
@@ -116,9 +109,6 @@ class SGD(AveragingOptimizer):
             state["last"].index_fill_(0, indices, clock)
         add_rows(parameter, indices, gradient, alpha=-group["lr"], once=once)
         state["step"] += 1
-
-    def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
-        """Do nothing: weights are always up to date."""
 
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
@@ -150,13 +140,10 @@ class CumulativeL1(SparseOptimizer):
 
     State per coordinate: q, in float64.
 
-    params: of any shape.
-    lr: η0 > 0.
-    schedule ("1/t", "inv_sqrt" or "constant")
+    lr: η0.
+    regularizer: `L1`.
     unregularized: this many first coordinates (the dense features) are exempt.
-    options: `lazy` and `maximize`; see `SparseOptimizer`.
-
-    Raises ValueError: an argument is out of range, or the regulariser is not L1.
+    options: `lazy`, `maximize` and `wait`; see `SparseOptimizer`.
     """
 
     accepts = accepting(schedule=SCHEDULE)
@@ -186,7 +173,7 @@ class CumulativeL1(SparseOptimizer):
 
     def _kept(self, group: Group) -> Kept:
         # Of many small steps a sum in less precision would stand still.
-        return {"step": Count(), "penalty": Number(), "received": Vector(0.0, torch.float64)}
+        return {"step": Number(), "penalty": Number(0.0), "received": Vector(0.0, torch.float64)}
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
@@ -216,17 +203,14 @@ class CumulativeL1(SparseOptimizer):
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
+        strength = float(group["regularizer"].strength)
         done, penalty = row_kernels.cumulative_l1(
             weight,
             state["received"].numpy(),
             state["penalty"],
             state["step"],
             steps,
-            (
-                float(group["lr"]),
-                SCHEDULES[group["schedule"]],
-                float(group["regularizer"].strength),
-            ),
+            (float(group["lr"]), SCHEDULES[group["schedule"]], strength),
             group["unregularized"],
             first,
         )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from types import NoneType
 from typing import Any, ClassVar, Final, cast, overload
 
 import numpy as np
@@ -41,8 +41,8 @@ from torchtune_smt.optim.state import (
     State,
     Vector,
     by_itself,
+    check_optimizer_name,
     check_state,
-    group_like,
     lengthened,
     new_state,
     nonzero_rows,
@@ -112,11 +112,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     out of date raises, as does one after such weights were changed. A parameter may grow between
     steps (``parameter.data = longer``); its state follows.
 
-    A subclass says in `_kept` what numbers and vectors it keeps in the state of each parameter,
-    and writes the other methods that raise NotImplementedError here. They are given a parameter as
-    `state.rows_of` has it.
+    A subclass says in `_kept` what numbers and vectors it keeps of each parameter, and writes the
+    other methods that raise NotImplementedError here, for parameters as `state.rows_of` has them.
 
-    params: of floating-point numbers.
     defaults: with lr, regularizer and unregularized, at least.
     lazy: False: nothing is put off, and each step costs O(D).
     maximize: whether steps go along the gradient, and not against it.
@@ -124,9 +122,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         all but CUDA. A step that does not wait takes a gradient that is not finite, or of weights
         that were out of date, as one of zeros, and a later step, or `flush`, raises.
 
-    As attributes:
-    delayed: whether gradients may be of weights before the last steps, as of workers that lag
-        behind: then nothing raises where rows were out of date when they were read.
+    As an attribute `delayed`: whether gradients may be of weights before the last steps, as of
+    workers that lag behind: then nothing raises where rows were out of date when they were read.
     """
 
     accepts = accepting(
@@ -138,11 +135,11 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     )
     delayed: bool = False
     # Members of a group that updates depend on which are put off: what was put off is taken
-    # with the old ones when they change.
+    # with the old ones when they change. Of these, some cannot change.
     settings: ClassVar[tuple[str, ...]] = ("regularizer", "unregularized")
-    # The marks in a state that tell of each row whether it is up to date, and what they are then.
-    # All are set at once, so the first that there is will do.
-    marks: ClassVar[Mapping[str, str]] = {}
+    fixed: ClassVar[tuple[str, ...]] = ()
+    # Whether "last" in a state tells of each row the step up to which it was updated.
+    marks: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -175,11 +172,6 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         kept = {"_pending": self._pending, "_behind": behind, "_saved": self._saved}
         return {**super().__getstate__(), **kept, "delayed": self.delayed, "wait": self.wait}
 
-    def __repr__(self) -> str:
-        """Return the settings."""
-        self._warn("shown")
-        return super().__repr__()
-
     def _warn(self, what: str) -> None:
         """Warn where weights are not what the steps so far have made of them."""
         if self._behind and not _KNOWN.get():
@@ -192,14 +184,10 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def _note(self, group: Group, parameter: Tensor) -> None:
         """Note what a parameter is, some of whose rows may be out of date from now on."""
-        if parameter in self._behind or self._may_put_off(group):
+        # A subclass may have put off more since it was said what is.
+        late = self.puts_off(group) or declared(self, "puts_off", "_catch_up") is None
+        if late or parameter in self._behind:
             self._behind[parameter] = _identity(parameter)
-        else:
-            self._behind.pop(parameter, None)
-
-    def _may_put_off(self, group: Group) -> bool:
-        """Say what `puts_off` does, unless a subclass has put off more since."""
-        return self.puts_off(group) or declared(self, "puts_off", "_catch_up") is None
 
     def _check_own(self, parameter: Tensor) -> None:
         """Raise RuntimeError if somebody has changed weights while they were out of date.
@@ -233,24 +221,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters; it may set each argument of the class for itself."""
         of_torch(super().add_param_group)(param_group)
-        group = self.param_groups[-1]
-        try:
-            for parameter in group["params"]:
-                if not parameter.is_floating_point() or parameter.layout != torch.strided:
-                    raise ValueError(
-                        f"{self._name} takes parameters of floating-point numbers that are not "
-                        f"sparse, not one of {parameter.dtype} and {parameter.layout}"
-                    )
-                if parameter.is_meta:
-                    raise ValueError(f"{self._name} takes no parameter on meta: it has no numbers")
-            self._check_settings(group)
-            if isinstance(group["lr"], int):
-                # A schedule makes fractions of it, and a state says of what kind it is.
-                group["lr"] = float(group["lr"])
-        except Exception:
-            # What its settings are is known once the class's own have been added.
-            self.param_groups.pop()
-            raise
+        self._check_settings(self.param_groups[-1])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; see `torch.optim.Optimizer`."""
@@ -283,10 +254,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """Take one step on all parameters that have a gradient.
 
         Raises DivergenceError, ValueError, RuntimeError: a gradient is not finite, or its rows
-            cannot be told; the learning rate has become negative or not finite; weights were out of
-            date when they were read, or were changed while they were so. No step has been taken
-            then; where a sum of squares overflows, parameters before it have taken theirs.
-            Where `wait` says so, some of this is of a step before.
+            cannot be told; weights were out of date when they were read, or were changed while they
+            were so. No step has been taken then; where a sum of squares overflows, parameters
+            before it have taken theirs. Where `wait` says so, some of this is of a step before.
         """
         if torch.compiler.is_compiling():
             result: float | None = _outside_of_graphs(self, closure)
@@ -347,7 +317,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _gradient(self, group: Group, parameter: Tensor) -> tuple[Tensor, Tensor]:
         later = self._later(parameter)
         looked = later is None or not self._looks(group, parameter)
-        return row_gradient(parameter, self._name, later, looked=looked)
+        return row_gradient(parameter, later, looked=looked)
 
     def _later(self, parameter: Tensor) -> Faults | None:
         """Return where faults are noted if a step on a parameter does not wait; else None."""
@@ -387,10 +357,6 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             indices = indices[self._late(weight, state, indices)]
         if indices.numel():
             self._catch_up({**group, **self._pending[parameter]}, weight, state, indices)
-
-    def is_behind(self, parameter: Tensor) -> bool:
-        """Say whether rows of a parameter may be out of date."""
-        return parameter in self._behind
 
     def attach(self, module: torch.nn.Module) -> None:
         """Bring up to date what a module, or one within it, reads in its forward pass.
@@ -442,13 +408,11 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
         rows: their features need not ascend.
         slope_kind: of the loss; see `torchtune_smt.losses.slope_kernels`.
-        parameter: may be left out where there is only one; `compiled` holds of it.
+        parameter: `compiled` holds of it.
         order (int64 [steps]): the row that each step takes; by default, all rows in turn.
 
         Returns float64 [steps]: margins.
 
-        Raises ValueError: `order` names a row that there is not, or a row has a feature without a
-            weight.
         Raises DivergenceError: a margin, or a number that the optimizer keeps, is not finite; the
             steps before have been taken.
         """
@@ -458,15 +422,12 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         weight = parameter.detach().numpy()
         if order is None:
             order = np.arange(len(rows))
-        elif order.size and not 0 <= order.min() <= order.max() < len(rows):
-            raise ValueError(
-                f"order goes from row {order.min()} to row {order.max()}, and there are "
-                f"{len(rows)} rows"
-            )
         least, largest = rows.limits
-        if least < 0 or largest >= weight.size:
+        known = not order.size or 0 <= order.min() <= order.max() < len(rows)
+        if not known or least < 0 or largest >= weight.size:
             raise ValueError(
-                f"rows have features {least} to {largest}, and there are {weight.size} weights"
+                f"`order`, or a row, names what there is not: there are {len(rows)} rows, with "
+                f"features {least} to {largest}, and {weight.size} weights"
             )
         margins = np.zeros(order.size)
         done = 0
@@ -486,9 +447,16 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def compiled(self, parameter: Tensor | None = None) -> bool:
         """Say whether `step_rows` can work on a parameter: float64 on the CPU, with known steps."""
         group, parameter = self._find(parameter)
-        return self._rows_are_steps(group, parameter) and (
-            elastic_strengths(group["regularizer"]) is not None
-        )
+        if self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks:
+            # They are to be called at each step.
+            return False
+        if parameter.dtype != torch.float64 or parameter.device.type != "cpu":
+            return False
+        if parameter.dim() != 1 or group["maximize"] or not group["lazy"]:
+            return False
+        # What a loop does is what `step` does, unless a subclass has changed that.
+        steps = ("step", "_update", "catch_up", "_catch_up")
+        return declared(self, "_update_rows", *steps) is not None and self._has_loop(group)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state: plain numbers, strings and tensors.
@@ -534,18 +502,12 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             changed = before(self, state_dict)
             state_dict = state_dict if changed is None else changed
         with well_formed():
-            if state_dict.get("optimizer") != self._name:
-                raise ValueError(
-                    f"the saved state is of the optimizer {state_dict.get('optimizer')}, and this "
-                    f"is {self._name}: resume with the same"
-                )
-            groups = self._restored_groups(state_dict["param_groups"])
+            check_optimizer_name(state_dict, self._name)
+            groups = self._restored_groups(copy.deepcopy(state_dict["param_groups"]))
             places = [(group, p) for group in groups for p in group["params"]]
-            saved = dict(state_dict["state"])
-            if not saved.keys() <= set(range(len(places))):
-                raise ValueError(f"{DAMAGED}: it is of other parameters")
             restored = {
-                places[key][1]: self._restored(entry, *places[key]) for key, entry in saved.items()
+                places[key][1]: self._restored(entry, *places[key])
+                for key, entry in state_dict["state"].items()
             }
         # All has been looked at: from here on nothing fails.
         for group, new in zip(self.param_groups, groups, strict=True):
@@ -568,33 +530,27 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def _restored_groups(self, saved: list[Group]) -> list[Group]:
         """Return the parameter groups with the saved settings, but for the regulariser."""
-        # As torch numbers them; to ask it would run the hooks of whoever saves a state.
-        numbers = itertools.count()
-        own = [
-            {**group, "params": [next(numbers) for _ in group["params"]]}
-            for group in self.param_groups
-        ]
-        if len(saved) != len(own):
+        if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
             raise ValueError(f"{DAMAGED}: it has other groups of parameters")
-        # The last is what torch adds to a copy's.
-        needed = {"params", *self.defaults}
-        needed -= {"regularizer", "differentiable", "lazy", "maximize"}
         groups = []
-        for group, named, new in zip(self.param_groups, own, saved, strict=True):
-            settings = group_like(new, named, needed)
-            groups.append({**group, **settings, "params": group["params"]})
+        for group, new in zip(self.param_groups, saved, strict=True):
+            groups.append({**group, **settings_like(new, group), "params": group["params"]})
             self._check_settings(groups[-1], resumed=True)
         return groups
 
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
-        """Return the pending settings and the state of a parameter, if they can be its own.
-
-        Raises ValueError, KeyError, TypeError: they cannot.
-        """
-        self._check_state(entry, group, parameter)
-        own = {name: by_itself(group[name]) for name in self.settings if name != "regularizer"}
-        chosen = settings_like({name: entry["pending"][name] for name in own}, own)
-        pending = {name: {**group, **chosen}[name] for name in self.settings}
+        """Return the pending settings and the state of a parameter, if they can be its own."""
+        saved, kept = dict(entry["pending"]), self._kept(group)
+        regularizer = saved.get("regularizer")
+        if "regularizer" in self.settings and regularizer != plain(group["regularizer"]):
+            raise ValueError(
+                f"the saved state is of regularizer {regularizer}, and this optimizer has "
+                f"{group['regularizer']!r}: build it with the same"
+            )
+        if entry.keys() - {"weights"} != {*kept, "pending"} or saved.keys() != {*self.settings}:
+            raise ValueError(f"{DAMAGED}: it is not what {self._name} keeps")
+        check_state(entry, kept, rows_of(parameter))
+        pending = {n: group[n] if n == "regularizer" else saved[n] for n in self.settings}
         self._check_settings({**group, **pending}, resumed=True)
         state = {
             name: value.to(parameter.device, copy=True) if torch.is_tensor(value) else value
@@ -606,8 +562,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     # What subclasses write.
 
     def _check_group(self, group: Group) -> None:
-        """Raise ValueError where arguments are out of range or do not go together."""
-        raise NotImplementedError
+        """Raise ValueError where arguments do not go together."""
 
     def _kept(self, group: Group) -> Kept:
         """Return what is kept of a parameter, by its name in the state."""
@@ -633,7 +588,6 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         """Bring rows up to date, and mark them so."""
-        raise NotImplementedError
 
     def _moving(self, parameter: Tensor, state: State) -> Tensor:
         """Return rows that are 0 where weights are 0 and stay so until their next gradient."""
@@ -648,17 +602,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """
         raise NotImplementedError
 
-    def _rows_are_steps(self, group: Group, parameter: Tensor) -> bool:
-        """Say whether `_update_rows` does what `step` does, which a subclass may have changed."""
-        if self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks:
-            # They are to be called at each step.
-            return False
-        if parameter.dtype != torch.float64 or parameter.device.type != "cpu":
-            return False
-        if parameter.dim() != 1 or group["maximize"] or not group["lazy"]:
-            return False
-        steps = ("step", "_update", "catch_up", "_catch_up")
-        return declared(self, "_update_rows", *steps) is not None
+    def _has_loop(self, group: Group) -> bool:
+        """Say whether `_update_rows` knows the regulariser of a group."""
+        return elastic_strengths(group["regularizer"]) is not None
 
     def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
         """Do what is to be done when `_update_rows` has stopped."""
@@ -681,10 +627,13 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             self._lengthen(group, parameter, state)
             return state
         settings = {name: by_itself(group[name]) for name in self.settings}
-        if self._pending.setdefault(parameter, settings) != settings:
+        known = self._pending.setdefault(parameter, settings)
+        if known != settings:
             self._check_settings(group, resumed=True)
+            if fixed := [name for name in self.fixed if settings[name] != known[name]]:
+                raise ValueError(f"{fixed[0]} cannot change between steps of {self._name}")
             self._lengthen(group, parameter, state)
-            before = {**group, **self._pending[parameter]}
+            before = {**group, **known}
             self._settle(before, group, rows_of(parameter), state)
             self._pending[parameter] = settings
             self._changed(group, rows_of(parameter), state)
@@ -703,7 +652,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             if not late.any():
                 return False
             indices = indices[late]
-        elif not apart and not self.marks.keys().isdisjoint(state):
+        elif not apart and self.marks and "last" in state:
             if not self._looks(settings, parameter):
                 later.note(STALE, self._late(weight, state, indices).any())
             return False
@@ -727,10 +676,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def _late(self, weight: Tensor, state: State, indices: Tensor) -> Tensor:
         """Say of some rows whether they may be out of date."""
-        for mark, now in self.marks.items():
-            if mark in state:
-                late: Tensor = state[mark].index_select(0, indices) != state[now]
-                return late
+        if self.marks and "last" in state:
+            late: Tensor = state["last"].index_select(0, indices) != state["step"]
+            return late
         return nonzero_rows(self._moving(weight, state).index_select(0, indices))
 
     def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
@@ -756,9 +704,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _flush(self, settings: Group, parameter: Tensor, state: State) -> None:
         for indices in self._chunks(self._moving(parameter, state)):
             self._catch_up(settings, parameter, state, indices)
-        for name, kept in self._kept(settings).items():
-            if isinstance(kept, Vector) and kept.mark:
-                state[name].fill_(kept.value(state))
+        if self.marks and "last" in state:
+            state["last"].fill_(state["step"])
 
     def _chunks(self, moving: Tensor) -> Iterator[Tensor]:
         """Yield indices, of all rows that are not 0, so many at a time as memory is spent on."""
@@ -778,31 +725,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             for candidate in group["params"]
             if parameter is None or candidate is parameter
         ]
-        if not found:
-            raise ValueError("this parameter is not one of the optimizer's")
-        if len(found) > 1:
-            raise ValueError(f"say which of the {len(found)} parameters is meant")
+        if len(found) != 1:
+            raise ValueError(f"say which parameter of the optimizer: {len(found)} are meant")
         return found[0]
-
-    def _check_state(self, entry: State, group: Group, parameter: Tensor) -> None:
-        """Raise ValueError if the saved state of a parameter cannot be its state."""
-        expected = self._kept(group)
-        missing = ({*expected, "pending"} - entry.keys()) | (
-            {*self.settings} - entry.get("pending", {}).keys()
-        )
-        if missing:
-            raise ValueError(f"the saved state lacks {sorted(missing)}: it is not {self._name}'s")
-        saved = entry["pending"].get("regularizer")
-        if "regularizer" in self.settings and saved != plain(group["regularizer"]):
-            raise ValueError(
-                f"the saved state is of regularizer {saved}, and this optimizer has "
-                f"{group['regularizer']!r}: build it with the same"
-            )
-        if len(entry.keys() - {"weights"}) > len(expected) + 1:
-            raise ValueError(f"{DAMAGED}: it has more than {self._name} keeps")
-        check_state(entry, expected, rows_of(parameter))
-        if type(entry.get("weights", 0)) not in (int, NoneType):
-            raise ValueError(DAMAGED)
 
 
 class AveragingOptimizer(SparseOptimizer):
@@ -814,6 +739,7 @@ class AveragingOptimizer(SparseOptimizer):
 
     accepts = accepting(average=one_of("epoch", "step", "none"))
     settings: ClassVar[tuple[str, ...]] = (*SparseOptimizer.settings, "average")
+    fixed: ClassVar[tuple[str, ...]] = ("average",)
 
     @torch.no_grad()
     def flush(self) -> None:
@@ -833,12 +759,9 @@ class AveragingOptimizer(SparseOptimizer):
 
     @torch.no_grad()
     def averaged(self, parameter: Tensor | None = None) -> Tensor:
-        """Return the averaged weights; O(D).
+        """Return the averaged weights [D]: as they are before the first of them is known; O(D).
 
         parameter: may be left out where there is only one.
-
-        Returns tensor [D]: the weights as they are, before the first epoch has ended or the first
-            step is taken.
 
         Raises ValueError: `average` is "none".
         """
@@ -873,11 +796,9 @@ def _outside_of_graphs(optimizer: SparseOptimizer, closure: Any) -> Any:
 
 
 def _check_rate(group: Group) -> None:
-    """Raise ValueError if the learning rate, which schedules change, or its schedule is none."""
+    """Raise ValueError if the learning rate, which schedules change, is none."""
     if not 0 <= group["lr"] < math.inf:
         raise ValueError(f"lr must be finite, 0 or more, not {group['lr']}")
-    if "schedule" in group:
-        SCHEDULE.check("schedule", group["schedule"])
 
 
 def _identity(parameter: Tensor) -> tuple[int, ...]:
@@ -894,12 +815,10 @@ def _sum_of_bits(parameter: Tensor) -> int:
 
 
 def row_gradient(
-    parameter: Tensor, optimizer: str, later: Faults | None = None, *, looked: bool = True
+    parameter: Tensor, later: Faults | None = None, *, looked: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of a parameter as (indices, rows), indices ascending, each once.
 
-    parameter: with a gradient; of a dense one, these are all rows.
-    optimizer: its name, for the error.
     later: where values that are not finite are noted, without waiting for the device. Indices may
         be repeated then, each time with the whole gradient of the row.
     looked: whether that is to be noted.
@@ -916,8 +835,8 @@ def row_gradient(
     else:
         if gradient.sparse_dim() != 1:
             raise ValueError(
-                f"{optimizer} takes gradients that are sparse in the first dimension, the rows, "
-                f"and got one that is in {gradient.sparse_dim()}"
+                "a gradient is to be sparse in the first dimension alone, the rows, not in "
+                f"{gradient.sparse_dim()}"
             )
         indices, values = gradient._indices()[0], gradient._values()
         # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.
@@ -928,7 +847,7 @@ def row_gradient(
             if least < 0 or largest >= len(parameter):
                 # torch would write into memory of others, or find it when half a step is taken.
                 bad = least if least < 0 else largest
-                raise IndexError(f"{optimizer}: a gradient is of row {bad} of {len(parameter)}")
+                raise IndexError(f"a gradient is of row {bad} of {len(parameter)}")
         if not ascend and later is not None:
             indices, values = _summed(indices, values)
         elif not ascend:
@@ -965,14 +884,3 @@ def _summed(indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     place = begins.cumsum(0)
     sums = torch.zeros_like(values).index_add_(0, place, values.index_select(0, order))
     return indices, sums.index_select(0, place)
-
-
-def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
-    """Return the gradient of a vector as `row_gradient` does; TypeError: it is dense."""
-    assert parameter.grad is not None
-    if not parameter.grad.is_sparse:
-        raise TypeError(
-            f"{optimizer} takes sparse gradients and got a dense one: compute scores with "
-            "torchtune_smt.core.scoring, whose gradients are sparse"
-        )
-    return row_gradient(parameter, optimizer)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchtune_smt.core.archive import DAMAGED, real, whole
-from torchtune_smt.core.state import vector
+from torchtune_smt.core.archive import DAMAGED
 
 DOUBLE = torch.float64
 State = dict[str, Any]
@@ -19,16 +17,10 @@ Group = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Count:
-    """A whole number, of steps or epochs; it begins with 0."""
-
-
-@dataclass(frozen=True)
 class Number:
-    """A finite number, with what it begins with and is at least."""
+    """A number, with what it begins with: a whole one counts steps or epochs."""
 
-    start: float = 0.0
-    least: float = float("-inf")
+    start: float = 0
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,6 @@ class Vector:
 
     fill: float | str = 0.0
     dtype: torch.dtype | None = None
-    least: float = float("-inf")
     mark: bool = False
     of_rows: bool = False
 
@@ -51,33 +42,30 @@ class Vector:
         """Return what it has for a coordinate that is new."""
         return float(state[self.fill]) if isinstance(self.fill, str) else self.fill
 
-    def trailing(self, weight: Tensor) -> torch.Size:
-        """Return the shape of an entry, for a parameter as `rows_of` gives it."""
-        return weight.shape[1:] if not (self.mark or self.of_rows) else torch.Size()
+    def empty(self, weight: Tensor) -> Tensor:
+        """Return one without entries, for a parameter as `rows_of` gives it."""
+        shape = () if self.mark or self.of_rows else weight.shape[1:]
+        return weight.new_empty((0, *shape), dtype=self.dtype or weight.dtype)
 
 
 @dataclass(frozen=True)
 class Path:
-    """Numbers of 0 or more after each of the last steps, and before the first of them.
+    """Numbers after each of the last steps, and before the first of them, which is `start`.
 
     It is called "path": a float64 tensor [steps + 1, numbers].
-
-    start: what they begin with.
     """
 
     start: tuple[float, ...]
-    least: float = 0.0
 
 
-Kept = dict[str, Count | Number | Vector | Path]
+Kept = dict[str, Number | Vector | Path]
 """What is kept of a parameter."""
 
 
 def rows_of(parameter: Tensor) -> Tensor:
-    """Return a parameter as rows, in the same memory: a vector, or of more dimensions.
+    """Return a parameter as rows (along its first dimension) in the same memory.
 
-    Rows are what it has along its first dimension. A number is a row; rows of one number are
-    entries of a vector.
+    A number is a row; rows of one number are entries of a vector.
     """
     shape = parameter.shape
     if len(shape) == 1:
@@ -119,51 +107,43 @@ def new_state(kept: Kept, weight: Tensor) -> State:
     state: State = {}
     for name, one in kept.items():
         if isinstance(one, Vector):
-            shape = (0, *one.trailing(weight))
-            state[name] = weight.new_empty(shape, dtype=one.dtype or weight.dtype)
+            state[name] = one.empty(weight)
         elif isinstance(one, Path):
             state[name] = with_step(weight.new_empty((0, len(one.start)), dtype=DOUBLE), *one.start)
         else:
-            state[name] = 0 if isinstance(one, Count) else one.start
+            state[name] = one.start
     return state
+
+
+def check_optimizer_name(state: Mapping[str, Any], name: str) -> None:
+    """Raise ValueError if a saved state is of another optimizer."""
+    if state["optimizer"] != name:
+        raise ValueError(
+            f"the saved state is of the optimizer {state['optimizer']}, and this is {name}: resume "
+            "with the same"
+        )
 
 
 def check_state(entry: Mapping[str, Any], kept: Kept, weight: Tensor) -> None:
     """Raise ValueError if what was saved of a parameter cannot be what is kept of it."""
-    longest, counts, lengths = len(weight), [0], set()
+    lengths = {0}
     for name, one in kept.items():
-        if isinstance(one, Count):
-            counts.append(whole(entry[name], 0))
-        elif isinstance(one, Number):
-            real(entry[name])
+        found = entry[name]
+        if isinstance(one, Number):
+            sound = isinstance(found, int | float)
+        elif isinstance(one, Path):
+            sound = len(found) > 0 and found.shape[1:] == (len(one.start),)
         else:
-            if not torch.is_tensor(entry[name]) or entry[name].dim() == 0:
-                raise ValueError(DAMAGED)
-            if isinstance(one, Vector):
-                lengths.add(len(entry[name]))
-            elif entry[name].shape[1:] != (len(one.start),) or not len(entry[name]):
-                raise ValueError(DAMAGED)
-            else:
-                vector(entry[name].reshape(-1), DOUBLE, (max(counts) + 1) * len(one.start))
-    if len(lengths) > 1:
-        raise ValueError(f"{DAMAGED}: its parts differ in length")
-    if max(lengths, default=0) > longest:
+            empty = one.empty(weight)
+            sound = found.dtype == empty.dtype and found.shape[1:] == empty.shape[1:]
+            lengths.add(len(found))
+        if not sound:
+            raise ValueError(DAMAGED)
+    if max(lengths) > len(weight):
         raise ValueError(
-            f"the saved state has {max(lengths)} coordinates and the parameter {longest}: load the "
-            "weights and their features first"
+            f"the saved state has {max(lengths)} coordinates and the parameter {len(weight)}: load "
+            "the weights and their features first"
         )
-    for name, one in kept.items():
-        if isinstance(one, Vector):
-            found = entry[name]
-            trailing = one.trailing(weight)
-            if trailing and found.shape[1:] == trailing:
-                found = found.reshape(-1)
-            found = vector(found, one.dtype or weight.dtype, longest * trailing.numel())
-            times = not found.is_floating_point() and found.numel() > 0
-            if times and not 0 <= int(found.min()) <= int(found.max()) <= max(counts):
-                raise ValueError(f"{DAMAGED}: it is of later steps than were taken")
-        if not isinstance(one, Count) and bool((torch.as_tensor(entry[name]) < one.least).any()):
-            raise ValueError(f"{DAMAGED}: its {name} is out of range")
 
 
 def lengthened(tensor: Tensor, length: int, fill: float) -> Tensor:
@@ -208,39 +188,12 @@ def by_itself(value: Any) -> Any:
 
 
 def settings_like(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return saved settings; raise ValueError unless each is of the kind of the one there is."""
+    """Return saved settings, of the types of those there are: a file knows fewer."""
     result = {}
     for name, value in saved.items():
-        kind = type(own[name])
-        if kind in (int, float):
-            # What is as this optimizer has it may be infinite: a bound that bounds nothing.
-            if type(value) is not kind or value != own[name]:
-                real(value)
-            if kind is int and not float(value).is_integer():
-                raise ValueError(DAMAGED)
-        elif torch.is_tensor(own[name]) and type(value) in (int, float):
-            value = own[name].new_tensor(real(value))
-        elif kind is tuple and isinstance(value, list):
-            # Files know no other sequences.
+        if torch.is_tensor(own.get(name)):
+            value = own[name].new_tensor(value)
+        elif isinstance(own.get(name), tuple):
             value = tuple(value)
-        elif type(value) is not kind:
-            raise ValueError(DAMAGED)
         result[name] = value
     return result
-
-
-def group_like(
-    saved: Mapping[str, Any], own: Mapping[str, Any], needed: Set[str]
-) -> dict[str, Any]:
-    """Return the saved settings of a group, if they can be those of the one there is.
-
-    It may have more than are needed: schedules keep in a group what they begin with.
-
-    Raises ValueError: they cannot.
-    """
-    others = saved.keys() - own.keys()
-    sound = needed <= saved.keys() and saved["params"] == own["params"]
-    if not sound or "regularizer" in saved or not all(isinstance(name, str) for name in others):
-        raise ValueError(f"{DAMAGED}: its groups of parameters have other members")
-    known = settings_like({name: saved[name] for name in saved.keys() & own.keys()}, own)
-    return copy.deepcopy({name: saved[name] for name in others}) | known

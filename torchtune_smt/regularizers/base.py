@@ -89,8 +89,8 @@ def elastic_strengths(regularizer: Regularizer | None) -> tuple[float, float] | 
     """Return (λ1, λ2) of a regulariser of the form λ1 Σ |w_i| + ½ λ2 Σ w_i²; None of another."""
     if regularizer is None:
         return 0.0, 0.0
-    strengths: tuple[float, float] | None = _fact(regularizer, "elastic")
-    return strengths
+    found: tuple[float, float] | None = _fact(regularizer, "elastic")
+    return None if found is None else (float(found[0]), float(found[1]))
 
 
 UNCHECKED: ContextVar[bool] = ContextVar("UNCHECKED", default=False)

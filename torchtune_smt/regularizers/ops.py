@@ -18,6 +18,19 @@ from torchtune_smt.regularizers.base import STRENGTH, UNCHECKED, check_weights, 
 from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
 
 
+def triton_kernels(module: str) -> ModuleType | None:
+    """Return a module of kernels for CUDA; None without Triton, or where AMD's GPUs are "cuda"."""
+    return _imported(module) if torch.version.cuda is not None else None
+
+
+@functools.cache
+def _imported(module: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        return None
+
+
 def check_step(step: Tensor | float, shape: tuple[int, ...] | None = None) -> None:
     """Raise ValueError unless each step of a prox is finite, 0 or more, and goes with a shape."""
     if isinstance(step, Tensor):
@@ -191,18 +204,8 @@ def _(
     weights: Tensor, lambda1: float, lambda2: float, dimension: int, blocks: bool
 ) -> tuple[Tensor, Tensor]:
     _check_oscar(lambda1, lambda2, dimension)
-    return prox_parallel(weights.detach(), lambda1, lambda2, dimension, blocks, _tiles())
-
-
-@functools.cache
-def _tiles() -> ModuleType | None:
-    """Return the kernels of OSCAR's pooling, or None without Triton for CUDA."""
-    if torch.version.cuda is None:
-        return None
-    try:
-        return importlib.import_module("torchtune_smt.regularizers.pool_tiles")
-    except ModuleNotFoundError:
-        return None
+    tiles = triton_kernels("torchtune_smt.regularizers.pool_tiles")
+    return prox_parallel(weights.detach(), lambda1, lambda2, dimension, blocks, tiles)
 
 
 @prox_oscar.register_fake
