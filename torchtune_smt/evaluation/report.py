@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
@@ -20,11 +20,8 @@ from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.decoders.base import Decoder, Derivation, lists_of
 from torchtune_smt.evaluation.features import DENSE
 from torchtune_smt.evaluation.pictures import draw_ranges
-from torchtune_smt.evaluation.tables import Results, Table
+from torchtune_smt.evaluation.tables import Results
 from torchtune_smt.evaluation.translations import (
-    Bucket,
-    NgramDifference,
-    Piece,
     SentenceScores,
     align,
     extremes,
@@ -54,131 +51,12 @@ Open = Callable[..., tuple[Decoder, FrozenWeights, list[Source]]]
 """Takes the weights of a run, a corpus, and ``more``, templates besides its own."""
 
 
-class Addend(NamedTuple):
-    """A feature's weight, and the difference of its values in two translations."""
-
-    name: str
-    weight: float
-    difference: float
-
-    @property
-    def value(self) -> float:
-        """What it adds."""
-        return self.weight * self.difference
-
-
-class Side(NamedTuple):
-    """A system's translation of a sentence.
-
-    gain: BLEU+1, 0..100.
-    decided: why its model prefers this translation to the other one, the largest first.
-    margin: all contributions together: what the decoder's search has not found may make it
-        negative.
-    """
-
-    system: str
-    gain: float
-    decided: Sequence[Addend] = ()
-    margin: float | None = None
-    derivation: Derivation | None = None
-
-
-class Example(NamedTuple):
-    """A sentence and its translations by one system or two.
-
-    number: from 1.
-    source: empty where it is not known.
-    known: the references' words, as BLEU counts them.
-    pieces: the translations as BLEU's words, aligned; of one system, the same on both sides.
-    """
-
-    number: int
-    source: str
-    references: Sequence[str]
-    known: Collection[str]
-    pieces: Sequence[Piece]
-    sides: Sequence[Side]
-
-
-class Pair(NamedTuple):
-    """A system beside the baseline; or a system alone.
-
-    systems: the system, and the baseline if there is one.
-    better, worse: where the system is most above, and most below, the baseline, or its own mean.
-    more, fewer: the n-grams that the system gets more often, and less often, than the baseline.
-    """
-
-    systems: Sequence[str]
-    better: Sequence[Example]
-    worse: Sequence[Example]
-    more: Sequence[NgramDifference] = ()
-    fewer: Sequence[NgramDifference] = ()
-
-
-class WeightRow(NamedTuple):
-    """A feature with a large weight, and a sentence, with a translation, in which it fires."""
-
-    name: str
-    weight: float
-    example: tuple[str, ...] = ()
-
-
-class GroupRow(NamedTuple):
-    """A group of features that share a weight."""
-
-    number: str
-    weight: str
-    size: str
-    members: Sequence[str]
-
-
-class Model(NamedTuple):
-    """What a system's median run has learnt: the largest weights of each template.
-
-    `looked_at` sentences were decoded to find examples.
-    """
-
-    system: str
-    run: str
-    weights: Mapping[str, list[WeightRow]]
-    looked_at: int
-    groups: Sequence[GroupRow] = ()
-
-
-class Report(NamedTuple):
-    """All of a page.
-
-    tables: the scores, a table a metric.
-    systems: in the order of the scores of buckets.
-    runs: the run whose translations are shown, of systems with several.
-    curves: the learning curves as SVG; empty if there are none.
-    notes: how words were made of text, what is missing, and why.
-    """
-
-    title: str
-    tables: Sequence[Table]
-    systems: Sequence[str]
-    words: Sequence[Bucket]
-    lengths: Sequence[Bucket]
-    pairs: Sequence[Pair]
-    runs: Mapping[str, str] = {}
-    curves: bytes = b""
-    models: Sequence[Model] = ()
-    notes: Sequence[str] = ()
-
-
-def page(report: Report) -> str:
-    """Return a report as HTML.
+def rendered(template: str, picture: bytes, **given: Any) -> str:
+    """Return a page as HTML: a template that lies beside this file, with what it names.
 
     Whatever comes from outside is escaped, and pictures are drawn from data in the page. A content
     security policy forbids the browser to load or to run anything.
     """
-    picture = b64encode(report.curves).decode("ascii")
-    return _template("page").render(report=report, picture=picture)
-
-
-def _template(name: str) -> Template:
-    """Return a template that lies beside this file."""
     environment = Environment(
         loader=PackageLoader("torchtune_smt.evaluation", "."),
         autoescape=True,
@@ -186,7 +64,8 @@ def _template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(f"{name}.html.jinja")
+    picture_text = b64encode(picture).decode("ascii")
+    return environment.get_template(f"{template}.html.jinja").render(given, picture=picture_text)
 
 
 def write_tuned(path: Path, tuned: TunedLists) -> None:
@@ -195,11 +74,12 @@ def write_tuned(path: Path, tuned: TunedLists) -> None:
     file = io.BytesIO()
     if tuned.ranges:
         draw_ranges(tuned.ranges, tuned.judged[0], file, "svg")
-    html = _template("tuned").render(
+    html = rendered(
+        "tuned",
+        file.getvalue(),
         title=f"Tuned on {tuned.judged[0].what}",
         metric=measure.name,
         tables=tuned.tables(),
-        picture=b64encode(file.getvalue()).decode("ascii"),
     )
     with atomic_writer(path) as output:
         output.write(html)
@@ -281,14 +161,17 @@ def write_report(
             notes.append(f"Why a model prefers its own translation is not said here: {error}.")
     for name in shown:
         more = lacking.get(chosen[name], [])
-        found = _decode(chosen[name], outputs, wanted, partial(open_run, more=more))
-        if isinstance(found, str):
-            notes.append(f"{name} has no features and derivations here: {found}.")
+        made = _decode(chosen[name], outputs, wanted, partial(open_run, more=more))
+        if isinstance(made, str):
+            notes.append(f"{name} has no features and derivations here: {made}.")
         else:
-            decoded[name] = found
+            decoded[name] = made
 
-    def example(i: int, names: Sequence[str]) -> Example:
-        """Return a sentence with the translations of one system or two."""
+    def example(i: int, names: Sequence[str]) -> dict[str, Any]:
+        """Return a sentence with the translations of one system or two, and why each was chosen.
+
+        What all features add may be negative: the decoder's search may have missed the better one.
+        """
         # The decoder of the run must write what was scored: settings may have been lost.
         same = {
             name: decoded[name]
@@ -298,51 +181,55 @@ def write_report(
         }
         sides = []
         for name in names:
-            mine = same.get(name)
-            decided: list[Addend] = []
-            margin = None
+            mine, decided = same.get(name), []
             other = same.get(next((n for n in names if n != name), ""))
-            if mine is not None and other is not None and lacking:
-                decided = _addends(mine, other, i) if mine.texts[i] != other.texts[i] else []
-                margin = sum(one.value for one in decided)
-            derivation = mine.derivations.get(i) if mine is not None else None
-            gain = float(scores.gains(name)[i])
-            sides.append(Side(name, gain, decided[:DECIDED], margin, derivation))
-        source = "" if outputs.corpus is None else " ".join(outputs.corpus.source[i])
-        pieces = align(tokens[names[0]][i], tokens[names[-1]][i])
-        known = frozenset(chain.from_iterable(references[i]))
-        return Example(i + 1, source, outputs.references[i], known, pieces, sides)
+            if mine and other and lacking and mine.texts[i] != other.texts[i]:
+                decided = _addends(mine, other, i)
+            sides.append(
+                {
+                    "system": name,
+                    "gain": float(scores.gains(name)[i]),
+                    "decided": decided[:DECIDED],
+                    "margin": sum(one["value"] for one in decided),
+                    "derivation": mine.derivations.get(i) if mine else None,
+                }
+            )
+        return {
+            "number": i + 1,
+            "source": "" if outputs.corpus is None else " ".join(outputs.corpus.source[i]),
+            "references": outputs.references[i],
+            "known": frozenset(chain.from_iterable(references[i])),
+            "pieces": align(tokens[names[0]][i], tokens[names[-1]][i]),
+            "sides": sides,
+        }
 
     pairs = []
-    for names, (better, worse) in sentences.items():
-        more, fewer = (
-            ngram_differences(tokens[names[0]], tokens[names[1]], references)
-            if len(names) > 1
-            else ([], [])
-        )
-        good, bad = ([example(i, names) for i in some] for some in (better, worse))
-        pairs.append(Pair(names, good, bad, more, fewer))
-    report = Report(
+    for names, found in sentences.items():
+        # Where a system is most above the baseline, or its own mean, and where most below.
+        better, worse = ([example(i, names) for i in some] for some in found)
+        both = [tokens[name] for name in names]
+        more, fewer = ngram_differences(*both, references) if others else ([], [])
+        pair = {"systems": names, "better": better, "worse": worse, "more": more, "fewer": fewer}
+        pairs.append(pair)
+    html = rendered(
+        "page",
+        _curves(systems),
         title=" · ".join(systems),
         tables=results.tables(),
         systems=list(systems),
-        words=word_f1(list(tokens.values()), references),
+        frequencies=word_f1(list(tokens.values()), references),
         lengths=scores.by_length([len(row[0]) for row in references]),
         pairs=pairs,
         runs=results.median,
-        curves=_curves(systems),
         models=[_model(n, chosen[n], decoded[n], outputs) for n in shown if n in decoded],
         notes=notes,
     )
     with atomic_writer(path) as file:
-        file.write(page(report))
+        file.write(html)
 
 
 def _decode(
-    output: Output,
-    outputs: Outputs,
-    wanted: Sequence[int],
-    opened: Open,
+    output: Output, outputs: Outputs, wanted: Sequence[int], opened: Open
 ) -> _Decoded | str:
     """Return some sentences decoded with the weights of a run, or why there are none."""
     if output.weights is None:
@@ -388,15 +275,15 @@ def _largest(weights: Mapping[str, float], dense: Collection[str]) -> dict[str, 
     }
 
 
-def _addends(mine: _Decoded, other: _Decoded, i: int) -> list[Addend]:
+def _addends(mine: _Decoded, other: _Decoded, i: int) -> list[dict[str, Any]]:
     """Return what a run's features add to the lead of its translation, the largest first."""
-    ours, theirs = mine.rows[i], other.rows[i]
-    found = [
-        Addend(name, mine.weights[name], ours.get(name, 0.0) - theirs.get(name, 0.0))
-        for name in sorted(ours.keys() | theirs.keys())
-        if mine.weights.get(name)
-    ]
-    return sorted((one for one in found if one.value), key=lambda one: -abs(one.value))
+    ours, theirs, found = mine.rows[i], other.rows[i], []
+    for name in sorted(ours.keys() | theirs.keys()):
+        weight, difference = mine.weights.get(name), ours.get(name, 0.0) - theirs.get(name, 0.0)
+        if weight and weight * difference:
+            one = {"name": name, "weight": weight, "difference": difference}
+            found.append({**one, "value": weight * difference})
+    return sorted(found, key=lambda one: -abs(one["value"]))
 
 
 def _curves(systems: Mapping[str, Sequence[Output]]) -> bytes:
@@ -413,10 +300,10 @@ def _curves(systems: Mapping[str, Sequence[Output]]) -> bytes:
     return file.getvalue()
 
 
-def _model(name: str, output: Output, decoded: _Decoded, outputs: Outputs) -> Model:
+def _model(name: str, output: Output, decoded: _Decoded, outputs: Outputs) -> dict[str, Any]:
     """Return the largest weights of each template, with sentences in which they fire."""
     assert output.folder is not None and outputs.corpus is not None
-    weights: dict[str, list[WeightRow]] = {}
+    weights: dict[str, list[dict[str, Any]]] = {}
     for template, features in decoded.largest.items():
         weights[template] = []
         for feature in features:
@@ -425,25 +312,32 @@ def _model(name: str, output: Output, decoded: _Decoded, outputs: Outputs) -> Mo
                 i, h, text = decoded.fires[feature]
                 rank = f" (no. {h + 1} of its list)" if h else ""
                 example = " ".join(outputs.corpus.source[i]), text + rank
-            weights[template].append(WeightRow(feature, decoded.weights[feature], example))
-    groups = _groups(output.folder / GROUPS)
-    return Model(name, str(output.path), weights, len(decoded.rows), groups)
+            row = {"name": feature, "weight": decoded.weights[feature], "example": example}
+            weights[template].append(row)
+    return {
+        "system": name,
+        "run": str(output.path),
+        "weights": weights,
+        "looked_at": len(decoded.rows),
+        "groups": largest_groups(output.folder / GROUPS),
+    }
 
 
-def _groups(path: Path) -> list[GroupRow]:
+def largest_groups(path: Path) -> list[dict[str, Any]]:
     """Return the groups with the largest weights that have several features."""
     if not path.is_file():
         return []
     lines = iterate_lines(path)
     # With tuner.scaling or tuner.merge_identical there is one more, of factors.
     columns = next(lines, "").split("\t")
-    last = len(columns) - 1
-    found: list[GroupRow] = []
-    for _, rows in groupby((line.split("\t", last) for line in lines), key=lambda row: row[0]):
-        members = list(rows)
+    found: list[dict[str, Any]] = []
+    rows = (line.split("\t", len(columns) - 1) for line in lines)
+    for number, some in groupby(rows, key=lambda row: row[0]):
+        members = list(some)
         if columns[-1] != "feature" or any(len(row) != len(columns) for row in members):
             raise InputError("is no file of groups", path=path)
         if len(members) > 1 and len(found) < FEATURES:
-            number, weight, size = members[0][:3]
-            found.append(GroupRow(number, weight, size, [row[-1] for row in members[:FEATURES]]))
+            names = [row[-1] for row in members[:FEATURES]]
+            _, weight, size, *_ = members[0]
+            found.append({"number": number, "weight": weight, "size": size, "members": names})
     return found
