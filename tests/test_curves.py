@@ -147,7 +147,7 @@ def test_any_name_stands_as_it_is_in_pictures_of_analyses(name: str) -> None:
         f"{name} alone": partial(draw_overlaps, [(name, "other", [Overlap(name, 3, 2, 1)])]),
         name: partial(draw_spellings, {name: [Spelling(name, 1, 1)]}),
         f"{name} (3)": partial(draw_orders, {name: {2: 3}}),
-        f"in {name}": partial(draw_contributions, [Contribution(name, 1, 2, 3)], (name, name)),
+        f"in {name}": partial(draw_contributions, [Contribution(name, (1,), 2, 3)], (name, name)),
         f"weight in {name}": partial(draw_weights, (name, weights), (name, weights), ()),
     }.items():
         svg = drawn(lambda file, form, drawing=drawing: drawing(file, form, caption))

@@ -107,22 +107,16 @@ def test_what_classes_do_not_take(options, said, tmp_path):
     ("target", "said"),
     [
         ("bad_syntax.X", "bad_syntax.py:2: invalid syntax; correct this line"),
-        ("bad_import.X", "bad_import.py:1: there is no module of_nobody; is it installed?"),
+        ("bad_import.X", "bad_import.py:1: ModuleNotFoundError: No module named 'of_nobody'"),
         ("bad_value.X", "bad_value.py:3: ValueError: one two"),
         (
             "of_nobody.X",
-            "there is no such class, as there is no module of_nobody; is it in this folder?",
+            "there is no such class (No module named 'of_nobody'); is it spelt so, and",
         ),
-        (
-            "torchtune_smt.losses.Of_nobody",
-            "there is no such class, as torchtune_smt.losses has no Of_nobody; is it spelt so?",
-        ),
-        (
-            "torchtune_smt.losses.Hinge.no",
-            "there is no such class: type object 'Hinge' has no attribute 'no'",
-        ),
+        ("torchtune_smt.losses.Of_nobody", "there is no such class (No module named 'torchtune"),
+        ("torchtune_smt.losses.Hinge.no", "there is no such class (type object 'Hinge' has no at"),
         ("torchtune_smt.losses", "this is no class"),
-        ("a..b", "there is no such class: Error loading"),
+        ("a..b", "there is no such class (Error loading"),
     ],
 )
 def test_classes_that_cannot_be_had(target, said, tmp_path):

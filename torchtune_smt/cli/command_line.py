@@ -15,16 +15,9 @@ from typing import Any, Final, NamedTuple
 import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser, create_functions
-from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import OverrideParseException
-from hydra.grammar.gen.OverrideLexer import (  # type: ignore[attr-defined]
-    CommonTokenStream,
-    InputStream,
-    OverrideLexer,
-)
-from hydra.grammar.gen.OverrideParser import OverrideParser
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.help import option_names, read_sentences
@@ -40,11 +33,7 @@ _FILLED: Final = re.compile(r"(decoder\.)?(columns|test_columns|scale)\.")
 
 
 class Arguments(NamedTuple):
-    """A command's arguments.
-
-    overrides: what sets options: ``loss=hinge``.
-    flags: Hydra's own, with their values: ``--config-dir=settings``.
-    """
+    """A command's arguments: what sets options, and Hydra's flags, as ``--config-dir=settings``."""
 
     overrides: list[str]
     flags: list[str]
@@ -97,11 +86,7 @@ def unreadable(error: OverrideParseException) -> str:
 
 
 def value_of(overrides: Sequence[str], key: str) -> Any:
-    """Return the value that overrides give an option, as Hydra reads it; None where there is none.
-
-    Raises InputError: there are several values, as for a sweep; or it is an interpolation, or
-        nothing that Hydra can read.
-    """
+    """Return the value that overrides give an option, as Hydra reads it; None: there is none."""
     found = [o for o in overrides if override_key(o) == key]
     if not found:
         return None
@@ -114,32 +99,20 @@ def value_of(overrides: Sequence[str], key: str) -> Any:
     return value
 
 
-class _Names(HydraOverrideVisitor):
-    """Reads a value as Hydra does, which takes the last of several entries of one name."""
+def refuse_repeated(overrides: Iterable[str]) -> None:
+    """Raise InputError if an override has two entries of one name, of which Hydra takes the last.
 
-    def visitDictContainer(self, ctx: OverrideParser.DictContainerContext) -> Any:  # noqa: N802
-        pairs = (ctx.getChild(i) for i in range(1, ctx.getChildCount() - 1, 2))
-        names = [self.visitDictKey(pair.getChild(0)) for pair in pairs]
-        counts = Counter(str(getattr(name, "text", name)) for name in names)
-        for name, count in counts.items():
-            if count > 1:
-                raise InputError(f"{name} is there twice, and one would be lost; write it once")
-        return super().visitDictContainer(ctx)
-
-
-def refuse_repeated(overrides: Sequence[str]) -> None:
-    """Raise InputError if an override has two entries of one name, as in ``{a:1,a:2}``.
-
-    They must be overrides that Hydra can read.
+    As in ``systems={a:[1],a:[2]}``; lists and quoted text have no entries.
     """
     for override in overrides:
-        if "{" in override:
-            parser = OverrideParser(CommonTokenStream(OverrideLexer(InputStream(override))))
-            try:
-                tree = parser.override()  # type: ignore[no-untyped-call]
-                _Names(create_functions()).visit(tree)
-            except InputError as error:
-                raise InputError(f"{override}: {error}") from None
+        left = re.sub(r"""'[^']*'|"[^"]*"|\[[^\[\]{}]*\]""", "", override)
+        while inner := re.search(r"\{([^{}]*)\}", left):
+            names = Counter(re.findall(r"(?:^|,)\s*([^,:]+?)\s*:", inner[1]))
+            for name in (name for name, count in names.items() if count > 1):
+                raise InputError(
+                    f"{override}: {name} is there twice, and one would be lost; write it once"
+                )
+            left = left[: inner.start()] + left[inner.end() :]
 
 
 def quoted(text: str) -> str:
@@ -209,10 +182,7 @@ def given_options(overrides: Iterable[str]) -> Iterator[Given]:
 
 
 def refuse_given(unused: Mapping[str, str], overrides: Iterable[str]) -> None:
-    """Raise InputError if an override sets an option that has no effect.
-
-    unused: the groups and options without effect, each with the reason.
-    """
+    """Raise InputError if an override sets an option, or one of a group, that is `unused`."""
     for given in given_options(overrides):
         reason = reason_against(given.option, unused)
         if reason is not None:

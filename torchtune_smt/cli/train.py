@@ -198,31 +198,26 @@ _FREE: Final = (
 
 
 def _refuse_misplaced(given: Sequence[str], flags: Sequence[str], *, resumes: bool) -> None:
-    """Raise InputError if an option of the command line would be ignored, or break something.
-
-    given: the overrides.
-    flags: Hydra's, as `torchtune_smt.cli.command_line.split_arguments` returns them.
-    resumes: whether a run is taken up.
-    """
-    keys = {override_key(override): override for override in given}
+    """Raise InputError if an option of the command line would be ignored, or break something."""
     mode = str(value_of(given, "hydra.mode")).upper()
     many = "--multirun" in flags or mode == RunMode.MULTIRUN.name
     if many and resumes:
         raise InputError("resume goes on with one run, and -m begins many; leave -m out")
-    for option, why in {
-        "hydra.output_subdir": "the records of a run always lie in its .hydra",
-        "hydra.job.chdir": "paths are those seen from where the command is given",
-    }.items():
-        if option in keys and value_of(given, option) not in (None, False):
-            raise InputError(f"{keys[option]}: {why}; leave it out")
-    for option in ("hydra.run.dir", "hydra.sweep.dir"):
-        if option in keys and not keys[option].partition("=")[2].strip("'\""):
-            raise InputError(f"{keys[option]} names no folder; name one, or leave it out")
-    for option, override in keys.items():
-        if resumes and option in ("hydra.run.dir", "overwrite"):
-            raise InputError(f"{override}: resume goes on in the run's own folder; leave it out")
-        if many and option == "hydra.run.dir":
-            raise InputError(f"{override} is of a single run; of -m give hydra.sweep.dir")
+    misplaced = {
+        "hydra.output_subdir": ": the records of a run always lie in its .hydra; leave it out",
+        "hydra.job.chdir": ": paths are those seen from where the command is given; leave it out",
+    }
+    if many:
+        misplaced["hydra.run.dir"] = " is of a single run; of -m give hydra.sweep.dir"
+    if resumes:
+        own = ": resume goes on in the run's own folder; leave it out"
+        misplaced |= dict.fromkeys(("hydra.run.dir", "overwrite"), own)
+    for override in given:
+        option, value = override_key(override), override.partition("=")[2].strip("'\"")
+        if option in ("hydra.run.dir", "hydra.sweep.dir") and not value:
+            raise InputError(f"{override} names no folder; name one, or leave it out")
+        if option in misplaced and value not in ("null", "false"):
+            raise InputError(override + misplaced[option])
         if not many and option.startswith("hydra.sweep."):
             raise InputError(f"{override} is of sweeps (-m); of a single run give hydra.run.dir")
 

@@ -72,8 +72,7 @@ def _made(
             except InstantiationException as error:
                 cause = error.__cause__ or error
                 if target := re.match(r"Error locating target '(.*)', set env", str(error)):
-                    message = f"{option}: {target[1]}: {_why_missing(target[1], cause)}"
-                    raise InputError(message) from None
+                    raise InputError(f"{option}: {target[1]}: {_why_missing(cause)}") from None
                 if isinstance(cause, ValueError | TypeError):
                     raise cause from None
                 raise InputError(f"{option}: {_one_line(cause)}") from None
@@ -122,7 +121,7 @@ def class_of(cfg: DictConfig, group: str) -> Any:
     try:
         kind = get_object(target)
     except (ImportError, ValueError) as error:
-        raise InputError(f"{group}._target_={target}: {_why_missing(target, error)}") from None
+        raise InputError(f"{group}._target_={target}: {_why_missing(error)}") from None
     try:
         inspect.signature(kind)
     except TypeError:
@@ -132,49 +131,33 @@ def class_of(cfg: DictConfig, group: str) -> Any:
     return kind
 
 
-def _why_missing(target: str, error: BaseException) -> str:
-    """Return why there is no such class, or why its module fails, in one line.
+def _why_missing(error: BaseException) -> str:
+    """Return why there is no such class, or where its module fails, in one line.
 
-    target: the module and the class, as in ``_target_``.
     error: what Hydra raised when it looked for them; it says what its cause is.
     """
     cause = error.__cause__ or error
     if isinstance(cause, SyntaxError) and cause.filename is not None:
-        return f"{_place(cause.filename, cause.lineno)}: {cause.msg}; correct this line"
-    module, says = target.partition(".")[0], _one_line(cause)
-    frames = _frames_of_modules(error.__cause__)
+        place = f"{from_here(Path(cause.filename))}:{cause.lineno}"
+        return f"{place}: {cause.msg}; correct this line"
+    finders = (Path(hydra.__file__).parent, Path(importlib.__file__).parent)
+    # Where a module was when it failed.
+    frames = [
+        frame
+        for frame in traceback.extract_tb(
+            error.__cause__.__traceback__ if error.__cause__ else None
+        )
+        if not frame.filename.startswith("<frozen ")
+        and not any(Path(frame.filename).is_relative_to(folder) for folder in finders)
+    ]
     if frames:
-        place = _place(frames[-1].filename, frames[-1].lineno)
-        if isinstance(cause, ModuleNotFoundError):
-            return f"{place}: there is no module {cause.name}; is it installed?"
-        return f"{place}: {type(cause).__name__}: {says}"
-    if isinstance(cause, ModuleNotFoundError) and cause.name == module:
-        return f"there is no such class, as there is no module {module}; is it in this folder?"
-    if isinstance(cause, ModuleNotFoundError) and cause.name is not None:
-        holder, _, name = cause.name.rpartition(".")
-        return f"there is no such class, as {holder} has no {name}; is it spelt so?"
-    return f"there is no such class: {says}"
+        place = f"{from_here(Path(frames[-1].filename))}:{frames[-1].lineno}"
+        return f"{place}: {type(cause).__name__}: {_one_line(cause)}"
+    return f"there is no such class ({_one_line(cause)}); is it spelt so, and in this folder?"
 
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split("\n"))
-
-
-def _frames_of_modules(error: BaseException | None) -> list[traceback.FrameSummary]:
-    """Return where a module was when it failed; nothing if none was there to be run."""
-    if error is None:
-        return []
-    finders = (Path(hydra.__file__).parent, Path(importlib.__file__).parent)
-    return [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen ")
-        and not any(Path(frame.filename).is_relative_to(folder) for folder in finders)
-    ]
-
-
-def _place(filename: str, line: int | None) -> str:
-    return f"{from_here(Path(filename))}:{line}"
 
 
 def decoder_class(cfg: DictConfig) -> type[Decoder]:

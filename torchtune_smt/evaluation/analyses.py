@@ -1,8 +1,4 @@
-"""What features do in systems, and where two systems differ: analyses, as tables and pictures.
-
-See `torchtune_smt.evaluation.features` and `torchtune_smt.evaluation.translations` for how it is
-counted.
-"""
+"""What features do in systems, and where two systems differ: analyses, as tables and pictures."""
 
 from __future__ import annotations
 
@@ -61,13 +57,11 @@ class Analysis:
     """What an analysis is given besides options of its own.
 
     name: of the analysis.
-    find: returns the outputs of each system; takes `group_seeds` and a `marker` as
-        `torchtune_smt.runs.outputs.found_systems` does.
-    on: returns the set of a name on which systems are compared; the analysis says whether it takes
-        references.
+    find: returns the outputs of each system, as `torchtune_smt.runs.outputs.found_systems` does.
+    on: returns the set of a name on which systems are compared, and may take references.
     templates_of_others: returns for each of some runs, given by their weights, the templates of the
         others that it lacks; None where they have different models.
-    whole_names: whether names of systems stay as long as they are in the heads of columns.
+    whole_names: names of systems stay as long as they are in the heads of columns.
     """
 
     name: str
@@ -77,10 +71,7 @@ class Analysis:
     whole_names: bool = False
 
     def labels(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Return names for the columns of tables, and notes that tell what they stand for.
-
-        Names of runs may be long: where one is, they are A, B and so on.
-        """
+        """Return names for columns, A, B and so on where one is long, and notes that tell so."""
         names = list(names)
         if self.whole_names or max(map(len, names), default=0) <= LONGEST:
             return names, []
@@ -146,7 +137,7 @@ def adaptation(given: Analysis, rivals: bool, match: str | None, rows: int | Non
             f"has no feature in common with {left}; compare weights of one kind of model",
             path=right,
         )
-    pattern = compiled(match)
+    pattern = _compiled(match)
     first, second = (
         {name: weight for name, weight in one.values.items() if pattern.search(name)}
         for one in sets
@@ -184,7 +175,7 @@ def spellings(given: Analysis, words: list[str] | None, match: str | None) -> Fo
         (_weight_set(name, output), *_tuning_set(output))
         for name, output in zip(labels, outputs.values(), strict=True)
     ]
-    pattern = compiled(match)
+    pattern = _compiled(match)
     found, notes = {}, []
     for weights, tuned_on, references in systems:
         names = [n for n in weights.values if n not in weights.dense and pattern.search(n)]
@@ -215,7 +206,7 @@ def reordering(
 ) -> Found:
     """Find the same words in another order in two systems, and whose order a reference has."""
     systems = given.two()
-    pattern = compiled(match)
+    pattern = _compiled(match)
     outputs = given.on(split, True).outputs([*systems.values()], with_source=match is not None)
     chosen = list(range(len(outputs.references)))
     if match is not None:
@@ -268,8 +259,7 @@ def progress(given: Analysis, group_seeds: bool) -> Found:
 def _progress_of(run: Run) -> dict[str, float | None]:
     """Return how a run went on, finished or not; None is what it did not record.
 
-    Rounds are epochs, or iterations, and round 0 is the start; ``test`` is by the weights that were
-    kept, and ``active`` are the features with a weight after the last round.
+    Round 0 is the start; ``test`` is by the weights that were kept.
     """
     dev = run["bleu/dev"].values if "bleu/dev" in run else []
     test = run["bleu/test_tuned"].values if "bleu/test_tuned" in run else []
@@ -286,19 +276,6 @@ def _progress_of(run: Run) -> dict[str, float | None]:
         "s in all": float(seconds.sum()) if seconds.size else None,
         "active": sum(active) if active else None,
     }
-
-
-class _Explained(NamedTuple):
-    """What a system made of a sentence.
-
-    row, weights: the features of the derivation, and the system's weights.
-    """
-
-    name: str
-    text: str
-    row: Weights
-    weights: Weights
-    derivation: Derivation | None
 
 
 def explain(
@@ -322,22 +299,18 @@ def explain(
     (a, b), key = given.labels(systems)
     lacking = given.templates_of_others(paths)
     comparable = lacking is not None
-    sides = []
+    lines = [f"source: {' '.join(corpus.source[i])}"]
+    lines += [f"reference: {' '.join(words)}" for words in corpus.references[i]]
+    rows_of, weights_of = list[Weights](), list[Weights]()
     for name, path, more in zip((a, b), paths, lacking or ([], []), strict=True):
         decoder, own, sources = on.open_run(split, path, corpus, more)
         (best,) = lists_of(decoder, [sources[i]], own, 1)
-        row = decoder.features.named(*best.row(0))
-        weights = own.features.named(range(len(own)), own.values)
-        derivation = decoder.derivation(sources[i], own)
-        sides.append(_Explained(name, best.text(0), row, weights, derivation))
-    lines = [f"source: {' '.join(corpus.source[i])}"]
-    lines += [f"reference: {' '.join(words)}" for words in corpus.references[i]]
-    for side in sides:
-        lines += ["", f"{side.name}: {side.text}"]
-        if side.derivation is not None:
-            lines += [line for part in side.derivation.parts for line in _tree(part, 1)]
-    both = (sides[0].row, sides[1].row), (sides[0].weights, sides[1].weights)
-    found: list[Any] = (features.contributions if comparable else features.parts_of_scores)(*both)
+        rows_of.append(decoder.features.named(*best.row(0)))
+        weights_of.append(own.features.named(range(len(own)), own.values))
+        lines += ["", f"{name}: {best.text(0)}"]
+        if (derivation := decoder.derivation(sources[i], own)) is not None:
+            lines += [line for part in derivation.parts for line in _tree(part, 1)]
+    found = features.contributions(rows_of, weights_of, comparable=comparable)
     head = ["feature", f"value in {a}", f"value in {b}", f"adds in {a}", f"adds in {b}"]
     if comparable:
         head[1:3] = [f"value {a} - value {b}"]
@@ -352,7 +325,8 @@ def explain(
             f"{a} and {b} have different models, and neither scores what the other has chosen: "
             "what a feature adds is that to the score of either system's own translation"
         ]
-    table = Table(head, [list(one) for one in found], notes, before="\n".join(lines))
+    cells: list[list[Cell]] = [[x.name, *x.values, x.first, x.second] for x in found]
+    table = Table(head, cells, notes, before="\n".join(lines))
     return Found(table, partial(pictures.draw_contributions, found[:rows], (a, b)), key)
 
 
@@ -448,7 +422,7 @@ def _decoded(given: Analysis, name: str, output: Output, what: str, n_best: int)
 
 
 def _fired(lists: KBestLists, first: int | None = None) -> Counter[str]:
-    """Return in how many translations each feature fires, of the first ones of each list."""
+    """Return in how many of the first translations of each list each feature fires."""
     assert lists.features is not None
     counts: Counter[int] = Counter()
     for kbest in lists:
@@ -458,7 +432,6 @@ def _fired(lists: KBestLists, first: int | None = None) -> Counter[str]:
 
 
 def _tree(derivation: Derivation, depth: int) -> Iterator[str]:
-    """Yield the lines of a derivation, each rule a step further to the right than its parent."""
     span = f"{derivation.begin + 1}-{derivation.end}"
     if derivation.end == derivation.begin + 1:
         span = str(derivation.end)
@@ -467,8 +440,7 @@ def _tree(derivation: Derivation, depth: int) -> Iterator[str]:
         yield from _tree(part, depth + 1)
 
 
-def compiled(match: str | None) -> re.Pattern[str]:
-    """Return the regular expression that names, or sentences, must match."""
+def _compiled(match: str | None) -> re.Pattern[str]:
     try:
         return re.compile(match or "")
     except re.error as error:

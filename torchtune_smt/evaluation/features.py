@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isclose
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -197,44 +197,32 @@ def spellings(
 
 
 class Contribution(NamedTuple):
-    """What a feature adds to the lead of the first system's translation over the second's.
+    """What a feature adds in two systems.
 
-    difference: the feature's value in the first system's derivation, minus that in the second's.
-    first, second: what it adds in the model of either system: the difference times the weight
-        there.
+    values: its value in the first system's derivation, minus that in the second's; of systems that
+        are not comparable, its value in the derivation of either.
+    first, second: what it adds in the model of either system: the value times the weight there.
     """
 
     name: str
-    difference: float
+    values: tuple[float, ...]
     first: float
     second: float
-
-
-class Part(NamedTuple):
-    """What a feature adds to the scores that two systems give their own translations.
-
-    first_value, second_value: its value in the derivation of either system.
-    first, second: the value times the weight there.
-    """
-
-    name: str
-    first_value: float
-    second_value: float
-    first: float
-    second: float
-
-
-Added = TypeVar("Added", Contribution, Part)
 
 
 def contributions(
-    rows: tuple[Weights, Weights], weights: tuple[Weights, Weights]
+    rows: Sequence[Weights], weights: Sequence[Weights], *, comparable: bool = True
 ) -> list[Contribution]:
-    """Return what features add to the leads, those first in which the systems differ the most.
+    """Return what features add, those first in which the systems differ the most.
 
-    The sum of `Contribution.first` is what the first system's model gives its own translation more
-    than the other: below 0 only where its search has missed the better one. That of
-    `Contribution.second` is its lead in the other model: above 0 only in the same case.
+    It is added to the lead of the first system's translation over the second's. The sum of
+    `Contribution.first` is what the first system's model gives its own translation more than the
+    other: below 0 only where its search has missed the better one. That of `Contribution.second`
+    is its lead in the other model: above 0 only in the same case.
+
+    Systems of different models, such as one with rules and one with phrases, are not comparable:
+    neither can score what the other has chosen, and a feature adds to the score that either gives
+    its own translation. Features are the same where their names are.
 
     As weights may be larger in one system throughout, what a feature adds is divided by what all
     of them add in this system (in absolute value) before the two are compared.
@@ -242,39 +230,18 @@ def contributions(
     rows: the features of the two derivations, all that either system has a weight for.
     weights: of the two systems.
     """
-    ours, theirs = rows
-    found = []
-    for name in sorted(ours.keys() | theirs.keys()):
-        mine, other = ours.get(name, 0.0), theirs.get(name, 0.0)
-        # The same numbers may have been added in another order.
-        if isclose(mine, other, rel_tol=1e-9):
-            continue
-        difference = mine - other
-        # 0.0 + -0.0 is 0.0.
-        first, second = (0.0 + difference * side.get(name, 0.0) for side in weights)
-        if first or second:
-            found.append(Contribution(name, difference, first, second))
-    return _by_difference(found)
-
-
-def parts_of_scores(rows: tuple[Weights, Weights], weights: tuple[Weights, Weights]) -> list[Part]:
-    """Return what features add to scores, those first in which the systems differ the most.
-
-    For systems of different models, such as one with rules and one with phrases: neither can score
-    what the other has chosen. Features are the same where their names are. What is added is
-    compared as in `contributions`, whose parameters these are.
-    """
     found = []
     for name in sorted(rows[0].keys() | rows[1].keys()):
         values = tuple(row.get(name, 0.0) for row in rows)
-        adds = [0.0 + v * side.get(name, 0.0) for v, side in zip(values, weights, strict=True)]
-        if any(adds):
-            found.append(Part(name, values[0], values[1], adds[0], adds[1]))
-    return _by_difference(found)
-
-
-def _by_difference(found: list[Added]) -> list[Added]:
-    """Return features by the difference of the shares that they have of all that is added."""
+        if comparable:
+            # The same numbers may have been added in another order.
+            same = isclose(*values, rel_tol=1e-9)
+            values = (0.0 if same else values[0] - values[1],)
+        of_either = zip((values[0], values[-1]), weights, strict=True)
+        # 0.0 + -0.0 is 0.0.
+        first, second = (0.0 + value * side.get(name, 0.0) for value, side in of_either)
+        if first or second:
+            found.append(Contribution(name, values, first, second))
     first_in_all = sum(abs(one.first) for one in found) or 1.0
     second_in_all = sum(abs(one.second) for one in found) or 1.0
     return sorted(

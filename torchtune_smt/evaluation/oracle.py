@@ -20,11 +20,7 @@ _TOLERANCE: Final = 1e-9
 
 
 class Oracle(NamedTuple):
-    """A choice of one hypothesis of each list.
-
-    score: its corpus BLEU (0..100).
-    chosen (int64 [n]): the place in each list, from 0.
-    """
+    """A choice of one hypothesis of each list: its corpus BLEU (0..100), and places from 0."""
 
     score: float
     chosen: Int64
@@ -98,7 +94,6 @@ def _climb(
     chosen: Int64,
     score_sums: Callable[[Float64], Float64] = bleu_scores,
 ) -> tuple[float, Int64]:
-    """Return the score and the hypotheses where no change of one sentence gains anything."""
     chosen = chosen.copy()
     sums = rows[chosen].sum(axis=0)
     score = float(score_sums(sums))

@@ -14,7 +14,6 @@ from torchtune_smt.evaluation.features import (
     DENSE,
     Contribution,
     Overlap,
-    Part,
     Spelling,
     by_template,
 )
@@ -187,7 +186,7 @@ def draw_progress(
 
 
 def draw_contributions(
-    found: Sequence[Contribution] | Sequence[Part],
+    found: Sequence[Contribution],
     systems: tuple[str, str],
     output: IO[bytes],
     form: str,
@@ -207,7 +206,7 @@ def draw_contributions(
         axis.set_yticks(places, [one.name for one in found])
         axis.invert_yaxis()
         axis.axvline(0, color="grey", linewidth=0.5)
-        if all(isinstance(one, Contribution) for one in found):
+        if all(len(one.values) == 1 for one in found):
             axis.set_xlabel(f"for the translation of {systems[0]} (right), of {systems[1]} (left)")
         else:
             axis.set_xlabel("added to the score of its own translation")

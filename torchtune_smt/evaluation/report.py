@@ -208,7 +208,7 @@ def write_report(
         # Where a system is most above the baseline, or its own mean, and where most below.
         better, worse = ([example(i, names) for i in some] for some in found)
         both = [tokens[name] for name in names]
-        more, fewer = ngram_differences(*both, references) if others else ([], [])
+        more, fewer = ngram_differences(both[0], both[-1], references) if others else ([], [])
         pair = {"systems": names, "better": better, "worse": worse, "more": more, "fewer": fewer}
         pairs.append(pair)
     html = rendered(

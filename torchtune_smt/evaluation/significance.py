@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, permutations
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,9 +61,7 @@ def bootstrap_test(
     of them, (c + 1) / (samples + 1), which keeps p above 0 (Koehn 2004; centred as in Efron and
     Tibshirani 1993, chapter 16).
 
-    baseline, system (float64 [n, runs, statistics]): of n sentences; the numbers of runs may
-        differ.
-    samples, seed: 1 or more; 0 or more.
+    baseline, system (float64 [n, runs, statistics]): of n sentences; runs may be of any number.
     """
     rows = np.concatenate([baseline, system], axis=1)
     runs = baseline.shape[1]
@@ -127,7 +125,6 @@ def bootstrap_scores(rows: Float64, score: Score, samples: int, seed: int) -> Fl
 
 
 def _difference(scores: Float64, runs: int) -> Float64:
-    """Return how far the mean of the last scores is above that of the first `runs`."""
     difference: Float64 = scores[..., runs:].mean(axis=-1) - scores[..., :runs].mean(axis=-1)
     return difference
 
@@ -198,9 +195,8 @@ class SystemScore(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One system compared with the baseline by one metric.
+    """One system compared with the baseline by one metric, as sacrebleu writes it: BLEU, chrF2.
 
-    metric: as sacrebleu writes it: BLEU, chrF2, TER.
     score, baseline_score: corpus scores; means over the runs.
     p_value: of a difference at least this large if the systems were equally good, for these runs.
     test: what was done for `p_value`, in words.
@@ -239,8 +235,7 @@ class Evaluation:
     metrics, tokenize, lowercase: as for `torchtune_smt.metrics.corpus.StatisticsExtractor`.
 
     Raises InputError: the numbers of hypotheses and references differ.
-    Raises ValueError: a metric or tokenizer is unknown, or a system has no runs.
-    Raises TypeError: a system is a list of hypotheses, not of runs.
+    Raises ValueError: a metric or tokenizer is unknown.
     """
 
     def __init__(
@@ -253,25 +248,16 @@ class Evaluation:
         lowercase: bool = False,
     ) -> None:
         for name, runs in systems.items():
-            if not runs:
-                raise ValueError(f"{name} has no runs")
             for run in runs:
-                if isinstance(run, str):
-                    raise TypeError(f"{name} must be a list of runs, each a list of hypotheses")
                 check_lengths({name: run}, references)
+        text: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase}
         self._measured = [
-            _Metric(
-                systems, StatisticsExtractor(m, references, tokenize=tokenize, lowercase=lowercase)
-            )
-            for m in metrics
+            _Metric(systems, StatisticsExtractor(m, references, **text)) for m in metrics
         ]
         self._systems = list(systems)
 
     def scores(self, *, samples: int = SAMPLES, seed: int = SEED) -> dict[str, list[SystemScore]]:
-        """Return the scores of each system, one a metric.
-
-        ValueError is raised for `samples` below 1, or a `seed` below 0, of the bootstrap.
-        """
+        """Return the scores of each system, one a metric; ValueError: see `compare`."""
         _check_sampling(samples, seed)
         return {
             system: [measured.describe(system, samples, seed) for measured in self._measured]
@@ -298,31 +284,22 @@ class Evaluation:
         """Compare each system with a baseline.
 
         baseline: the name of a system; by default the first.
-        test ("bootstrap" or "randomization"): paired bootstrap (Koehn 2004) or approximate
-            randomisation (Noreen 1989); see `torchtune_smt.evaluation.significance`.
+        test: `bootstrap_test` or `randomization_test`.
         samples: samples or trials; 1 or more.
         seed: 0 or more. A p-value depends on the two systems and the seed alone.
 
         Returns list of Comparison: metric by metric.
 
-        Raises ValueError: an argument is out of range, or there is no such baseline, or no second
-            system.
+        Raises ValueError: an argument is out of range.
         """
         one_of(*_TESTS).check("test", test)
-        if len(self._systems) < 2:
-            raise ValueError(f"a comparison takes two systems or more, not {len(self._systems)}")
-        if baseline is None:
-            baseline = self._systems[0]
-        if baseline not in self._systems:
-            raise ValueError(
-                f"there is no system {baseline}; the baseline may be {', '.join(self._systems)}"
-            )
         _check_sampling(samples, seed)
+        baseline = baseline or self._systems[0]
+        others = [system for system in self._systems if system != baseline]
         return [
             measured.compare(baseline, system, test, samples, seed)
             for measured in self._measured
-            for system in self._systems
-            if system != baseline
+            for system in others
         ]
 
 
@@ -377,7 +354,6 @@ class _Metric:
         )
 
     def run_scores(self, system: str) -> Float64:
-        """Return the score of each run."""
         return np.array([score.score for score in self._scores[system]])
 
 

@@ -113,7 +113,6 @@ def folded(lines: Iterable[str]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    """Return a cell as it is read."""
     if isinstance(cell, float):
         return f"{cell:,.1f}".removesuffix(".0") if abs(cell) >= 1000 else f"{cell:.4g}"
     if isinstance(cell, int):
@@ -122,7 +121,6 @@ def _cell(cell: Cell) -> str:
 
 
 def _csv(cell: Cell) -> str | int | float:
-    """Return a cell that is no formula."""
     if isinstance(cell, str) and re.match(r"\s*[=+@-]", cell):
         try:
             float(cell)
@@ -145,7 +143,6 @@ _LATEX: Final = {
 
 
 def _latex(cell: str) -> str:
-    """Return text that LaTeX prints as it is."""
     escaped = re.sub(r"[\\~^±∩|<>&%$#_{}]", lambda found: _LATEX[found[0]], cell)
     if cell in ("p", "p over runs"):
         return re.sub(r"\bp\b", "$p$", escaped)
@@ -216,7 +213,7 @@ class Results(NamedTuple):
             raise InputError(str(error)) from None
 
     def lines(self, metric: int) -> list[tuple[str, SystemScore, Comparison | None, float | None]]:
-        """Return what there is on a metric: for each system its score, test and oracle BLEU."""
+        """Return the score, test and oracle BLEU of each system by a metric."""
         found = {(c.system, c.metric): c for c in self.comparisons}
         lines = []
         for system, scores in self.scores.items():
@@ -225,10 +222,14 @@ class Results(NamedTuple):
             lines.append((system, score, found.get((system, score.score.name)), oracle))
         return lines
 
+    @property
+    def metrics(self) -> range:
+        """The numbers of the metrics."""
+        return range(len(next(iter(self.scores.values()))))
+
     def tables(self) -> list[Table]:
-        """Return a table a metric: `metric_table`."""
-        count = len(next(iter(self.scores.values())))
-        return [metric_table(self, metric) for metric in range(count)]
+        """Return a table a metric, in cells of text, with its signature and what p is."""
+        return [_metric_table(self.lines(metric)) for metric in self.metrics]
 
 
 def text_lines(results: Results) -> list[str]:
@@ -281,7 +282,7 @@ CSV_COLUMNS: Final = (
 def csv_text(results: Results) -> str:
     """Return all numbers unrounded: `CSV_COLUMNS`, a line for each metric and system."""
     rows: list[list[Cell]] = []
-    for m in range(len(next(iter(results.scores.values())))):
+    for m in results.metrics:
         for system, found, comparison, oracle in results.lines(m):
             score = found.score
             runs = None if comparison is None else comparison.p_runs
@@ -311,12 +312,9 @@ STYLES: Final[dict[str, Callable[[Results], str]]] = {
 }
 
 
-def metric_table(results: Results, metric: int) -> Table:
-    """Return the systems as one metric, given by its number, sees them, in cells of text.
-
-    The notes are the signature of the metric, and what p is.
-    """
-    lines = results.lines(metric)
+def _metric_table(
+    lines: Sequence[tuple[str, SystemScore, Comparison | None, float | None]],
+) -> Table:
     first = lines[0][1].score
     made = [comparison for _, _, comparison, _ in lines if comparison is not None]
     several = any(len(found.runs) > 1 for _, found, _, _ in lines)

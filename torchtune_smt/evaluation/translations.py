@@ -37,10 +37,7 @@ ORDER: Final = 4
 
 
 class Bucket(NamedTuple):
-    """Words of the references, or sentences, of a kind (such as ``5-9``) and each system's score.
-
-    Scores are 0..100.
-    """
+    """Words of the references, or sentences, of a kind (such as ``5-9``); scores are 0..100."""
 
     name: str
     size: int
@@ -98,10 +95,7 @@ def _range(begins: Sequence[int], b: int) -> str:
 
 
 class SentenceScores:
-    """BLEU's statistics of each sentence of some systems.
-
-    `references`, `tokenize` and `lowercase` are as for `torchtune_smt.metrics.corpus.corpus_bleu`.
-    """
+    """BLEU's statistics of each sentence of some systems; arguments are those of `corpus_bleu`."""
 
     def __init__(
         self,
@@ -148,15 +142,12 @@ def ngram_differences(
     """
     ours, theirs = _matches(first, references), _matches(second, references)
 
-    def ranked(a: Counter[Ngram], b: Counter[Ngram]) -> list[Ngram]:
+    def ranked(a: Counter[Ngram], b: Counter[Ngram]) -> list[NgramDifference]:
         more = [ngram for ngram in a if a[ngram] > b[ngram]]
         more.sort(key=lambda g: (-(a[g] + 1) / (a[g] + b[g] + 2), -a[g], -len(g), g))
-        return more[:number]
+        return [NgramDifference(" ".join(g), ours[g], theirs[g]) for g in more[:number]]
 
-    def described(ngrams: list[Ngram]) -> list[NgramDifference]:
-        return [NgramDifference(" ".join(g), ours[g], theirs[g]) for g in ngrams]
-
-    return described(ranked(ours, theirs)), described(ranked(theirs, ours))
+    return ranked(ours, theirs), ranked(theirs, ours)
 
 
 def _matches(system: Text, references: References) -> Counter[Ngram]:
@@ -228,7 +219,6 @@ def segments(first: Words, second: Words) -> list[Segment]:
 
 
 def _links(first: Words, second: Words) -> list[tuple[int, int]]:
-    """Return the positions of words that are linked, ascending in the first translation."""
     links = _common_subsequence(first, second)
     free: dict[str, list[int]] = {}
     taken = {j for _, j in links}

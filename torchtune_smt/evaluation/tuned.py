@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -89,8 +89,6 @@ class ListSet:
         """The number of each list's group."""
         if self.groups is None:
             return np.arange(len(self.lists))
-        if len(self.groups) != len(self.lists):
-            raise ValueError(f"{len(self.lists)} lists have {len(self.groups)} groups")
         return np.unique(list(self.groups), return_inverse=True)[1].astype(np.int64)
 
 
@@ -230,8 +228,7 @@ def tune_lists(
         _check_apart(dev, test)
     lists = measured(dev.lists, dev.references, metric)
     names = lists.features
-    if names is None:
-        raise ValueError("these lists have no names of features")
+    assert names is not None
     if folds == 1:
         raise InputError("folds=1: there must be 2 or more, or 0")
     dimension, notes = len(names), list[str]()
@@ -288,7 +285,8 @@ def tune_lists(
                 # There is something to be learnt from all lists, and not from these.
                 without = first
                 notes.append(f"a fold has the weights of the start: {error.message}")
-            chosen[out] = lists.begin[out] + _places(lists.some(out), without)
+            some = lists.some(out)
+            chosen[out] = lists.begin[out] + some.best(without) - some.begin[:-1]
         every.append(_Chosen(f"{dev.name}, {folds} folds", dev, lists, chosen, folds=True))
     for test in tests:
         own = measured(test.lists, test.references, metric)
@@ -335,7 +333,6 @@ def _span(ends: tuple[float, float]) -> str:
 
 
 def _check_apart(dev: ListSet, test: ListSet) -> None:
-    """Raise InputError where sets share sentences."""
     mine, theirs = dev.lists, test.lists
     shared: list[str] = []
     names = [some.ids.names(some.index) for some in (mine, theirs) if some.ids is not None]
@@ -393,11 +390,6 @@ def _folds(group: Int64, folds: int, seed: int) -> Int64:
     return fold[group]
 
 
-def _places(lists: KBestLists, weights: Float64) -> Int64:
-    """Return the place of the best hypothesis in each list."""
-    return lists.best(weights) - lists.begin[:-1]
-
-
 class _Chosen(NamedTuple):
     """The hypotheses that were chosen of a set.
 
@@ -430,12 +422,12 @@ def _judged(one: _Chosen, metric: Metric, seed: int, samples: int) -> Judged:
     drawn = bootstrap_scores(rows[1][:, None], measure.scores, samples, seed)
     scores = measure.scores(rows.sum(axis=1))
     low, high = np.sort(measure.of_people(np.percentile(drawn, (2.5, 97.5))))
-    p = None
+    p: float | None = None
+    best: float | None = None
+    worst: float | None = None
     if not one.seen:
-        p = randomization_test(
-            rows[0][:, None], rows[1][:, None], measure.scores, samples, seed
-        ).value
-    best, worst = None, None
+        pair = rows[0][:, None], rows[1][:, None]
+        p = randomization_test(*pair, measure.scores, samples, seed).value
     if own and not one.folds:
         best, worst = (
             float(measure.of_people(measure.scores(statistics[chosen].sum(axis=0))))
@@ -476,19 +468,15 @@ def _ranges(lists: KBestLists, start: Float64, weights: Float64) -> list[WeightR
 def with_references(
     stored: StoredLists, found: Mapping[int, list[str]], name: str, *, count: bool
 ) -> tuple[KBestLists, list[list[list[str]]]]:
-    """Return lists, and references by their numbers; see `references_of_files`.
-
-    count: sentences without a list get one of an empty hypothesis.
-    """
+    """Return lists and references; sentences without a list `count` as an empty hypothesis."""
     lists = stored.lists
     bare = sorted(found.keys() - set(lists.index.tolist()))
     if bare:
         called = str(bare[0]) if lists.ids is None else lists.ids[bare[0]]
-        how = "leave" if count else "count"
+        how = "count as empty ones (unlisted=leave leaves them out)"
         print(
             f"{name}: {len(bare):,} of {len(found):,} sentences have references and no list, "
-            f"{called} among them: they {'count as empty ones' if count else 'count nowhere'} "
-            f"(unlisted={how} {'leaves them out' if count else 'counts them as empty ones'})",
+            f"{called} among them: they {how if count else 'are left out'}",
             file=sys.stderr,
         )
     if count and bare:
@@ -506,9 +494,7 @@ def look_at(
     called: str,
     filters: Sequence[str],
 ) -> None:
-    """Tell what is suspicious about lists and their references.
-
-    Raises InputError: nothing can be tuned on them.
+    """Tell what is suspicious about lists; InputError: nothing can be tuned on them.
 
     filters: what the metric leaves out of account.
     """
@@ -587,10 +573,7 @@ def others_of(metric: Metric) -> list[Metric]:
 
 
 def start_of(path: str, features: Vocabulary) -> FrozenWeights:
-    """Return the weights of a file under the names that lists have for features.
-
-    Raises InputError: the file is bad, or has a weight for none of them.
-    """
+    """Return the weights of a file under the names that lists have for features."""
     known, values = read_any_weights(path)
     names = names_in(features, known.names(range(len(known))))
     if not np.any(values[features.lookup(names) >= 0]):
@@ -613,12 +596,9 @@ def check_apart(paths: Mapping[str, Sequence[str]], *pairs: tuple[str, str]) -> 
 
 def groups_of(given: str, lists: KBestLists) -> list[str]:
     """Return the group of each list."""
-    numbers: Any = lists.index
-    ids = (
-        [str(number) for number in numbers.tolist()]
-        if lists.ids is None
-        else lists.ids.names(numbers)
-    )
+    ids = [str(n) for n in lists.index.tolist()]
+    if lists.ids is not None:
+        ids = lists.ids.names(lists.index)
     if Path(given).is_file():
         lines = keyed_lines(Path(given))
         for id in ids:
