@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
 from commands import MODEL, SMALL, Run, run_command, train_until_saved
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from small_lists import put
 
 from torchtune_smt.cli.command_line import split_arguments, typed, value_of
 from torchtune_smt.core.resources import example_folder
@@ -52,39 +52,33 @@ OWN = "loss=mine"
 @pytest.fixture
 def own(place: Path) -> Path:
     """A folder of configurations of the user's own."""
-    (place / "settings" / "loss").mkdir(parents=True, exist_ok=True)
-    (place / "settings" / "loss" / "mine.yaml").write_text(LOSS)
+    put(place / "settings", {"loss/mine.yaml": LOSS})
     return place / "settings"
 
 
 def test_the_folder_of_configurations_of_translate_and_resume(
     run: Run, place: Path, own: Path
 ) -> None:
-    flag, name, where = ["--config-dir", "settings"], "own_folder", 1
+    flag, name = ["--config-dir", "settings"], "own_folder"
     train_until_saved(place, *MODEL, *SMALL, OWN, f"hydra.run.dir={name}", *flag)
     run_command("train", f"resume={name}", folder=place).refused(
         "there is no loss=mine; choose of "
     )
     arguments = ["threads=1", f"resume={name}", "tuner.patience=3"]
-    arguments[where:where] = flag
-    run_command("train", *arguments, folder=place).check()
+    run_command("train", *arguments, *flag, folder=place).check()
     weights = place / name / "weights.txt.gz"
     arguments = [f"weights={weights}", f"input={EXAMPLE / 'test.de'}", "threads=1"]
     expected = (place / name / "test.translations.txt").read_text()
     # It makes no use of the loss.
-    assert run_command("translate", *arguments, folder=place).check().out == expected
-    arguments[where:where] = flag
-    assert run_command("translate", *arguments, folder=place).check().out == expected
+    for more in ([], flag):
+        assert run_command("translate", *arguments, *more, folder=place).check().out == expected
 
 
 def test_another_configuration(place: Path, run: Run) -> None:
-    (place / "more").mkdir()
-    text = "defaults:\n- train\n- _self_\nseed: 77\n"
-    (place / "more" / "mine.yaml").write_text(text)
+    put(place / "more", {"mine.yaml": "defaults:\n- train\n- _self_\nseed: 77\n"})
     arguments = ["-cn", "mine", "features=dense", "--config-dir", "more", "lm=full", "--cfg=job"]
     out = run_command("train", *arguments, folder=place).check().out
     assert "seed: 77" in out and "lm: full" in out
-    shutil.rmtree(place / "more")
 
 
 @given(st.text(st.characters(exclude_categories=["C"]), min_size=1))
@@ -100,12 +94,3 @@ def test_what_cannot_be_read_is_named_with_its_cure(tmp_path: Path) -> None:
         run_command(command, argument, folder=tmp_path).refused(*said)
     assert "Only one of" in run_command("train", "--cfg=job", "-m", folder=tmp_path).err
     assert not list(tmp_path.iterdir())
-
-
-def test_data_of_ones_own_in_a_report(place: Path, own: Path) -> None:
-    (place / "settings" / "data").mkdir(exist_ok=True)
-    (place / "settings" / "data" / "mine.yaml").write_text("defaults:\n- example\n")
-    options = ["--config-dir", "settings", *MODEL, *SMALL, "data=mine", "tuner.epochs=1"]
-    options += ["features=dense", "threads=1", "report=true", "hydra.run.dir=own_data"]
-    run_command("train", *options, folder=place).check()
-    assert (place / "own_data" / "report.html").is_file()

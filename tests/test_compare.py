@@ -84,21 +84,15 @@ def test_a_sweep_is_systems_times_seeds(sweep: Path) -> None:
     expected = sum(one > apart[0] - 1e-9 for one in apart) / 20
     assert float(other["p_runs"]) == pytest.approx(expected)
     assert 0 < float(other["p"]) <= 1
-
-
-def test_any_system_is_the_baseline(sweep: Path) -> None:
-    first = compare(sweep.parent, sweep, "table=csv", "metrics=[bleu]", FEW).rows()
-    for baseline in ("loss=ramp", str(sweep / "4")):
-        options = [sweep, f"baseline='{baseline}'", "table=csv", "metrics=[bleu]", FEW]
-        found = compare(sweep.parent, *options).rows()
-        assert found[1]["p"] == ""
-        assert found[0]["p_runs"] == first[1]["p_runs"] != ""
+    # A path names a baseline, too.
+    options = [sweep, f"baseline='{sweep / '4'}'", "table=csv", "metrics=[bleu]", FEW]
+    again = compare(sweep.parent, *options).rows()
+    assert (again[1]["p"], again[0]["p_runs"]) == ("", other["p_runs"])
 
 
 def test_tables(sweep: Path) -> None:
     text = compare(sweep.parent, sweep, "metrics=[bleu,ter]", FEW).check().out
     table = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in table[:4]} == {14}
     head = "system runs BLEU 95% s_sel s_opt p-over-runs p BP 1-grams 2-grams 3-grams 4-grams"
     assert [c.strip().replace(" ", "-") for c in table[0].split("|")[1:-1]] == head.split()
     assert table[2].startswith("| loss=hinge | 3 | ")
@@ -111,11 +105,8 @@ def test_tables(sweep: Path) -> None:
     assert compare(sweep.parent, sweep, *options).check().out == ""
     tex = output.read_text()
     assert r"loss=hinge & 3 & " in tex
-    assert r"$\pm$" in tex
-    assert r"s\_sel" in tex
-    assert tex.count(r"\\") == 3
     assert f"% median run of loss=hinge: {sweep / by_score[1][1]}\n" in tex
-    assert {line.count("&") for line in tex.splitlines() if line.endswith(r"\\")} == {12}
+    assert [line.count("&") for line in tex.splitlines() if line.endswith(r"\\")] == [12] * 3
 
 
 def test_evaluate_is_compare_on_one_system(sweep: Path) -> None:
@@ -160,7 +151,6 @@ def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
     for change, arguments, said in (
         ({}, [tmp_path / "bad"], "holds no run with weights.txt.gz; give"),
         ({}, ["nothing", "data=example"], "nothing: no such file"),
-        ({}, ["nothing", "nor_this"], "nothing: no such file"),
         ({}, [twice, "data=example"], f"{twice}: a is there twice, and one would be lost; "),
         ({}, [sweep, sweep / "1"], "a run or a file is named twice: "),
         ({}, [file], "there is nothing to compare with"),
@@ -170,12 +160,6 @@ def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
             [copy],
             "has no plain settings for its data",
         ),
-        (
-            {},
-            [tmp_path / "bad" / "list", "data=example"],
-            "list:1: this list is of sentence 1, and",
-        ),
-        ({}, [tmp_path / "json", f"references=[{tmp_path}/text]"], "json: holds JSON"),
         ({}, [tmp_path / "text", f"references=[{tmp_path}/json]"], "json: holds JSON"),
         ({}, [sweep, "baseline=nobody"], "none of the systems; they are loss=hinge, loss=ramp"),
     ):
@@ -257,25 +241,16 @@ def test_what_is_no_text_has_no_score(lines: list[str], said: str) -> None:
     check_text("out", [*lines, "ein haus"])
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("x\n\nx\n", "line 2 out"),
-        ("\nx\n\n", "2 lines, of which line 1 is the first, out"),
-    ],
-)
-def test_lines_that_data_leave_out(source: str, said: str, tmp_path: Path) -> None:
+def test_lines_that_data_leave_out(tmp_path: Path) -> None:
     """Translations may be of all lines, and references then are those of files."""
     lists = [f"{i} ||| a ||| F=1 ||| 0" for i in range(3)]
-    put(tmp_path, {"de": source, "en": "a\nb\nc\n", "all": "a\nb\nd\n", "lists": lists})
-    put(tmp_path, {"other": "a\n" * 4})
+    put(tmp_path, {"de": "\nx\n\n", "en": "a\nb\nc\n", "all": "a\nb\nd\n", "lists": lists})
     names = ["name=x", "source_language=de", "target_language=en", "empty=skip", "test=[de,en]"]
     data = ["data=files", *(f"data.{name}" for name in names)]
+    said = "data.empty=skip left 2 lines, of which line 1 is the first, out: leave the same out"
     for path in ("all", "lists"):
-        outcome = compare(tmp_path, path, *data, FEW, command="evaluate")
-        outcome.refused(f"data.empty=skip left {said}: leave the same out here, or compare")
+        compare(tmp_path, path, *data, FEW, command="evaluate").refused(said)
         compare(tmp_path, path, "references=[en]", FEW, command="evaluate").check()
-    assert "data.empty" not in compare(tmp_path, "other", *data, command="evaluate").err
 
 
 def test_what_systems_are_called(sweep: Path, tmp_path: Path) -> None:

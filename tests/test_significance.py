@@ -278,8 +278,6 @@ def test_comparisons(systems, test):
     # Neither other systems nor other metrics change a p-value.
     alone = Evaluation({n: given[n] for n in ("base", "alike")}, references, ["ter"])
     assert alone.compare(test=test, samples=500, seed=3) == [found[5]]
-    other = one.compare(test=test, samples=500, seed=4)
-    assert [c.p_value for c in other] != [c.p_value for c in found]
     # Runs are averaged.
     for systems_, some in ((given, found), (outputs, None)):
         some = some or Evaluation(outputs, references).compare(test=test, samples=500)
@@ -316,35 +314,19 @@ def test_scores_and_their_deviations(systems):
             assert inside.mean() == pytest.approx(0.95, abs=0.005)
             assert "; mean of 2 runs, s_sel " in str(described)
     one = Evaluation({"base": outputs["base"][:1]}, references).scores(samples=400)["base"][0]
-    assert one.s_opt == 0
-    precisions = "/".join(f"{precision:.1f}" for precision in one.score.precisions)
-    assert str(one) == (
-        f"{one.score}, 95%: {one.low:.2f} to {one.high:.2f}; "
-        f"BP {one.score.brevity_penalty:.3f}, precisions {precisions}"
-    )
+    assert one.s_opt == 0 and str(one).startswith(f"{one.score}, 95%: {one.low:.2f} to ")
 
 
 def test_what_is_given_is_checked(systems):
     outputs, references = systems
-    base, both = outputs["base"], Evaluation(*systems)
-    for call, error, word in (
-        (lambda: both.compare(test="t"), ValueError, "'t'"),
-        (lambda: both.compare(seed=-1), ValueError, "seed"),
-        (lambda: both.compare(samples=0), ValueError, "sam"),
-        (lambda: both.scores(seed=-1), ValueError, "seed"),
-        (lambda: both.scores(samples=0), ValueError, "sam"),
-        (lambda: both.compare(baseline="nobody"), ValueError, "nobody"),
-        (lambda: Evaluation({"base": base}, references).compare(), ValueError, "two systems"),
-        (
-            lambda: Evaluation({"other": [base[0], base[1][:-1]]}, references),
-            InputError,
-            "other has 149 hypotheses",
-        ),
-        (lambda: Evaluation({"other": []}, references), ValueError, "other has no runs"),
-        (lambda: Evaluation({"other": base[0]}, references), TypeError, "a list of runs"),
-    ):
-        with pytest.raises(error, match=word):
-            call()
+    both = Evaluation(*systems)
+    for call in (both.compare, both.scores):
+        for wrong in ({"seed": -1}, {"samples": 0}):
+            with pytest.raises(ValueError, match=min(wrong)):
+                call(**wrong)
+    base = outputs["base"]
+    with pytest.raises(InputError, match="other has 149 hypotheses"):
+        Evaluation({"other": [base[0], base[1][:-1]]}, references)
 
 
 # Systems that do not differ, by the thousand
@@ -396,39 +378,6 @@ def test_nulls_are_rejected_as_often_as_allowed(population, test, case):
     for level in simulation.LEVELS:
         assert simulation.rejections(p, level) <= simulation.bound(slack * level, NULLS)
     assert simulation.distance_from_uniform(p) < FAR
-
-
-@pytest.mark.parametrize("metric", simulation.TUNED)
-def test_p_values_and_intervals_of_each_metric(metric):
-    """A small part of what scripts/experiments/bench/significance.py measures."""
-    generator, nulls = np.random.default_rng(2), 200
-    sentences = simulation.references()
-    outputs = [simulation.noisy(sentences, [0.3] * len(sentences), generator) for _ in range(2)]
-    found = simulation.measure(metric, outputs, sentences)
-    own = simulation.own(randomization_test, found.score)
-    p = simulation.p_values(own, lambda g: simulation.swap(found.sentences(200, g), g), nulls, 100)
-    # Where errors are counted, many differences are 0, with p = 1.
-    counts = metric in ("ter", "wer", "cer")
-    distance = simulation.excess if counts else simulation.distance_from_uniform
-    assert distance(p) < 1.63 / math.sqrt(nulls)
-    share, error = simulation.coverage(found, 100, 200, nulls)
-    assert abs(share - 0.95) < 0.015 + 3 * error
-
-
-def test_nulls_of_whole_runs(population):
-    """Runs that differ in quality in all sentences at once, as those of other seeds do."""
-
-    def pair(g):
-        return population.sentences(SENTENCES, g)[:, g.permutation(4)]
-
-    whole = simulation.p_values(simulation.of_runs(population.score, 2), pair, NULLS, SAMPLES)
-    # With two runs each there are six divisions, and p is 1/3 at least.
-    assert whole.min() == pytest.approx(1 / 3)
-    assert simulation.rejections(whole, 0.34) <= simulation.bound(1 / 3, NULLS)
-    # Those that shuffle sentences take these differences for ones of the systems.
-    own = simulation.own(randomization_test, population.score, 2)
-    p = simulation.p_values(own, pair, NULLS, SAMPLES)
-    assert simulation.rejections(p, 0.05) > 2 * simulation.bound(0.05, NULLS)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from torchtune_smt.cli.command_line import reason_against, refuse_given
 from torchtune_smt.cli.parts import make_parts
 from torchtune_smt.cli.spending import unused_options
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import config_folder
 
 # Groups whose choices say what is tuned, and how; the other groups are walked one by one.
 # After a slash, how groups are learnt.
@@ -209,8 +210,8 @@ def leaves(prefix: str, value: object) -> Iterator[str]:
         yield prefix
 
 
-def composed(folder: Path, *overrides: str) -> DictConfig:
-    with initialize_config_dir(str(folder), version_base="1.3"):
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
         return compose("train", list(overrides), return_hydra_config=True)
 
 
@@ -240,12 +241,12 @@ def settings(case: Case) -> list[str]:
 
 
 @pytest.mark.parametrize("tuner", TUNERS)
-def test_an_option_has_an_effect_or_is_refused(tuner: str, repository: Path) -> None:
+def test_an_option_has_an_effect_or_is_refused(tuner: str) -> None:
     known: dict[Case, DictConfig] = {}
     for case in cases(tuner):
         key = case._replace(tune_on="dev")
         if key not in known:
-            known[key] = composed(repository / "conf", *settings(key))
+            known[key] = composed(*settings(key))
         cfg = known[key]
         cfg.tuner.tune_on = case.tune_on
         unused = unused_options(cfg, make_parts(cfg), cfg.hydra.runtime.choices)
@@ -254,15 +255,15 @@ def test_an_option_has_an_effect_or_is_refused(tuner: str, repository: Path) -> 
             assert refused != EFFECT[option](case), (option, case)
 
 
-def test_every_option_is_in_the_table(repository: Path) -> None:
+def test_every_option_is_in_the_table() -> None:
     """Of all choices of all groups; and there are none in it that conf/ does not have."""
-    folder = repository / "conf"
+    folder = config_folder()
     groups = [path for path in folder.iterdir() if path.is_dir() and path.name != "experiment"]
-    found = set(options_of(composed(folder))) - {"experiment"}
+    found = set(options_of(composed())) - {"experiment"}
     choices = [[f"{group.name}={path.stem}" for path in group.glob("*.yaml")] for group in groups]
     # A choice of each group at a time.
     for some in itertools.zip_longest(*choices):
-        found |= set(options_of(composed(folder, *filter(None, some))))
+        found |= set(options_of(composed(*filter(None, some))))
     assert found == set(EFFECT)
     named = {path.stem for path in (folder / "tuner").glob("*.yaml")}
     assert named == {*(tuner.partition("/")[0] for tuner in TUNERS), "batch"}
@@ -303,8 +304,8 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
         ),
     ],
 )
-def test_what_would_change_nothing(options: list[str], message: str, repository: Path) -> None:
-    cfg = composed(repository / "conf", *options)
+def test_what_would_change_nothing(options: list[str], message: str) -> None:
+    cfg = composed(*options)
     unused = unused_options(cfg, make_parts(cfg), cfg.hydra.runtime.choices)
     with pytest.raises(InputError, match="would change nothing; leave it out$") as caught:
         refuse_given(unused, options)
