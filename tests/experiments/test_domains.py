@@ -10,7 +10,6 @@ import pytest
 from commands import example_source, example_target
 from domains import FOLDER, bags, count_words, kmeans, read_split, similarities
 
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import read_lines
 
 
@@ -84,9 +83,6 @@ def test_data_without_the_last_domain(repository: Path, tmp_path: Path) -> None:
     for one, found in split.items():
         kept = sorted(np.concatenate(found[:-1]).tolist())
         assert list(read_lines(folder / f"{one}.de")) == [sources[one][i - 1] for i in kept]
-    label = {int(line): str(d) for d, lines in enumerate(split["train"], 1) for line in lines}
-    kept = sorted(np.concatenate(split["train"][:-1]).tolist())
-    assert list(read_lines(folder / domains.LABELS)) == [label[line] for line in kept]
     for ending in ("de", "en.0", "en.1"):
         texts = {
             one: example_source(one) if ending == "de" else example_target(one, int(ending[-1]))
@@ -94,18 +90,3 @@ def test_data_without_the_last_domain(repository: Path, tmp_path: Path) -> None:
         }
         apart = [texts[one][i - 1] for one in texts for i in split[one][-1].tolist()]
         assert list(read_lines(folder / f"{domains.OUT}.{ending}")) == apart
-    before = (folder / "train.de").stat().st_ino
-    domains.write_data("example", folder)
-    assert (folder / "train.de").stat().st_ino == before
-
-
-def test_a_bad_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "example.txt"
-    path.write_text("# head\ntrain\t1\t1 2\ntrain\t3\t4\n")
-    with pytest.raises(InputError, match="txt:3: is no set, domain and lines"):
-        read_split(path)
-    path.write_text("train\t1\t1 2\ntrain\t2\t3\n")
-    monkeypatch.setattr(domains, "FOLDER", tmp_path)
-    with pytest.raises(InputError, match="has other lines than train of example"):
-        domains.write_data("example", tmp_path / "data")
-    assert not (tmp_path / "data").exists()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import Mock
 
-import green2013
 import green2013_domains
-import green2013_rows
 import pytest
 import sacrebleu
 from commands import example_source, example_target
 from domains import FOLDER, read_split
 from green2013_domains import Part
-from tuned import configuration
 
 STAND_INS = {"devtest": "dev", "test": "test"}
 
@@ -89,34 +85,3 @@ def test_the_table_has_means_over_runs(tmp_path: Path) -> None:
             assert cell == pytest.approx(sum(scores) / len(scores))
     assert table.rows[0][2] == "baseline"
     assert 0 < float(str(table.rows[1][2])) <= 1
-    # A system that has another one beside it is compared with that.
-    folders["sample"] = folders["domain 1"]
-    table = green2013_domains.table(folders, {"domain 1": "sample"}, parts, sets)
-    assert [row[2] for row in table.rows[::2]] == ["baseline", table.rows[2][2]]
-    assert table.rows[1][2] == 1
-    assert [row[1] for row in table.rows[1:]] == [table.rows[1][1]] * 2
-
-
-def test_runs_are_those_of_the_row_on_a_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Only what is tuned on differs; a run that fails is said, and there is no table then."""
-    complete = Mock(side_effect=lambda run: "sample2" not in str(run.folder))
-    monkeypatch.setattr(green2013_domains, "complete", complete)
-    monkeypatch.setattr(green2013_domains, "Corpus", Mock())
-    monkeypatch.setattr(green2013, "do_row", lambda *arguments: True)
-    given = green2013_rows.Options(tmp_path, "", 2, (1, 4), ())
-    failed = green2013_domains.do_corpus("example", given, STAND_INS)
-    assert failed == ["example: sample of dev (26 sentences)"] * 2
-    assert "failed; see" in capsys.readouterr().out
-    assert not list(tmp_path.rglob("domains.md"))
-    runs = [call.args[0] for call in complete.call_args_list]
-    names = [run.folder.parent.name for run in runs]
-    assert names == ["domain1", "sample1", "domain2", "sample2"] * 2
-    base = list(green2013_rows.row_overrides("example", green2013_domains.ROW, 4, (), given))
-    for run in runs[4:]:
-        part = run.folder.parent.name
-        (dev,) = set(run.overrides) - set(base)
-        names = [Path(path).name for path in configuration(run.overrides).data.dev]
-        assert names == [f"{part}.{e}" for e in ("de", "en.0", "en.1")]
-        assert dev.startswith("data.dev=") and set(base) <= set(run.overrides)

@@ -99,23 +99,3 @@ def test_a_tuner_against_mosess(options: Options, tmp_path: Path) -> None:
     assert "| MERT | 40.24 | 100.00 | 100.00 | 2 | 1.000 (1.000) |" in lines
     (pro,) = (line for line in lines if line.startswith("| PRO"))
     assert float(pro.split("|")[4]) < 90 and pro.split("|")[6] == " **< 0.001** (**< 0.001**) "
-
-
-def test_rows_are_compared_again_when_the_baseline_is_done_again(
-    options: Options, tmp_path: Path
-) -> None:
-    (tmp_path / "test.en").write_text("a b c d e f\n" * 50, "utf-8")
-
-    def p(key: str, text: str, test: float) -> float | None:
-        folder = green2013_moses.place(options, key, 1)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / green2013_moses.TEST).write_text(f"{text}\n" * 50, "utf-8")
-        replace(RESULT, row=key, test=test).save(folder)
-        green2013_moses.compare(1, options)
-        result = Result.load(green2013_moses.place(options, "pro_dense", 1))
-        return None if result is None else result.p
-
-    assert p("mira_dense", "a b c d e f", 100.0) is None
-    assert p("pro_dense", "a b c d e f", 100.0) == 1
-    again = p("mira_dense", "a b c d e x", 50.0)
-    assert again is not None and again < 0.05

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,31 +13,12 @@ import liu2013_choices
 import numpy as np
 import pytest
 import runs
-import tables
-from liu2013_choices import choose, sweep_run
-from liu2013_results import CSV
+from liu2013_choices import choose
 from liu2013_rows import ROWS, corpus_overrides, row_overrides
-from runs import Run, complete, sweep
+from runs import Run, sweep
 from stand_ins import FakeCorpus, FakeTrain, options, result
-from tables import Section
 
 from torchtune_smt.core.errors import InputError
-
-
-def test_a_choice_from_shorter_runs(tmp_path: Path) -> None:
-    chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2")
-    run = Run(tmp_path / "l1", ("tuner=stochastic", "tuner.iterations=15", "seed=1"))
-    shorter = sweep_run(run, chosen)
-    assert shorter.overrides == ("tuner=stochastic", "tuner.iterations=2", "seed=1")
-    train = FakeTrain(dies=["l1"], keeps=False)
-    assert len(sweep("regularizer.strength", [0.1, 0.2], shorter, start=train)) == 2
-    # A run that has to start anew leaves them where they are.
-    assert not complete(run, start=train)
-    assert complete(run, start=train)
-    assert len(sweep("regularizer.strength", [0.1, 0.2], shorter, start=train)) == 2
-    assert len(train.commands) == 3
-    assert "--sweep-iterations 2 --strengths" in chosen.command
-    assert sweep_run(run, options(tmp_path, "--sweep")) == run
 
 
 class FakeDevtest:
@@ -75,29 +55,17 @@ def test_options_are_chosen_one_after_the_other(
     assert record["overrides"][-2:] == ["regularizer.strength=0.0001", "optimizer.lr=0.01"]
 
 
-@pytest.mark.parametrize("shorter", [True, False])
 def test_nothing_is_chosen_where_no_value_tunes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shorter: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All values are equal then, and the first one would be taken."""
-    chosen = options(tmp_path, "--sweep", *(["--sweep-iterations", "2"] if shorter else []))
-    row = ROWS["l1_dev_id"]
+    chosen, row = options(tmp_path, "--sweep", "--sweep-iterations", "2"), ROWS["l1_dev_id"]
     run = Run(tmp_path / "l1_dev_id", row_overrides("example", row, 1, chosen))
-    rates = ["0.001", "0.003", "0.01"]
-
-    def chosen_with(untuned: Sequence[str]) -> bool:
-        train = FakeTrain(untuned=untuned)
-        monkeypatch.setattr(liu2013_choices, "sweep", partial(sweep, start=train))
-        return choose(row, FakeDevtest(), run, chosen) is not None  # type: ignore[arg-type]
-
-    if shorter:
-        said = "no value of optimizer.lr can be chosen from runs of 2 iterations: .* more --sweep"
-        with pytest.raises(InputError, match=said):
-            chosen_with(rates)
-        # A value that tunes is better than others, or worse.
-        shutil.rmtree(run.folder)
-        rates.pop()
-    assert chosen_with(rates)
+    train = FakeTrain(untuned=["0.001", "0.003", "0.01"])
+    monkeypatch.setattr(liu2013_choices, "sweep", partial(sweep, start=train))
+    said = "no value of optimizer.lr can be chosen from runs of 2 iterations: .* more --sweep"
+    with pytest.raises(InputError, match=said):
+        choose(row, FakeDevtest(), run, chosen)  # type: ignore[arg-type]
 
 
 def test_what_is_to_be_taken_over_has_to_be_there(
@@ -126,18 +94,6 @@ def test_what_is_to_be_taken_over_has_to_be_there(
     liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, chosen)  # type: ignore[arg-type]
     assert found.pop().overrides[-1] == "regularizer.lambda2=3e-09"
     assert capsys.readouterr().out == ""
-    # A table of another machine will do, with the same options and the same part of the data.
-    (tmp_path / "multi30k" / "oscar-2000" / tables.RESULT).unlink()
-    published = tmp_path / "published"
-    published.mkdir()
-    tables.write_csv(published / CSV, [Section("multi30k", "", [there])])
-    given += ["--publish", str(published)]
-    refused("oscar_single", 1, "--set", "decoder.pop_limit=200")
-    refused("oscar_single", 1, "--train-sentences", "5000")
-    for seed in (1, 2):
-        chosen = options(tmp_path, *given)
-        liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", seed, chosen)  # type: ignore[arg-type]
-        assert found.pop().overrides[-1] == "regularizer.lambda2=3e-09"
     # Without --sweep there is a default, and it is said.
     plain = options(tmp_path, "--train-sentences", "0")
     liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, plain)  # type: ignore[arg-type]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-import tables
-from liu2013_gains import PANELS, RESULTS, Gain, Panel, gains, shown
-from liu2013_results import CSV, Result
+from liu2013_gains import PANELS, RESULTS, Gain, gains, shown
+from liu2013_results import Result
 from stand_ins import result
-from tables import Group, Section
-
-from torchtune_smt.core.errors import InputError
+from tables import Group
 
 BASE = 40.5
 
@@ -43,25 +38,6 @@ def test_the_gain_over_seeds_is_that_of_means() -> None:
     assert same is not None and not same.significant
     # A mean is not compared with a single run.
     assert gains(Group("", group.results, group.baseline[:1]), "test") is None
-
-
-def test_a_panel_has_rows_with_several_seeds_or_with_one(tmp_path: Path) -> None:
-    done = [
-        *rows("pro_dev", BASE, BASE + 0.1),
-        *rows("oscar", BASE + 1.0, BASE + 2.0),
-        *rows("oscar_full", BASE - 1.0),
-        *rows("pro_train", BASE - 2.0),
-        *rows("mira_dev", BASE - 3.0),
-        *rows("mert_dev", 50.0, corpus="fisher"),
-    ]
-    (tmp_path / "full").mkdir()
-    tables.write_csv(tmp_path / "full" / CSV, [Section("", "", done)])
-    seeds, single = (shown(tmp_path, Panel("full", "multi30k", "", s)) for s in (True, False))
-    assert list(seeds) == ["OSCAR"]
-    assert seeds["OSCAR"]["test"].mean == pytest.approx(1.45)
-    assert list(single) == ["OSCAR lm=full", "PRO on train", "k-best MIRA on dev"]
-    with pytest.raises(InputError, match=r"seeds/table\.csv: has no row of multi30k"):
-        shown(tmp_path, Panel("seeds", "multi30k", "", True))
 
 
 def test_all_published_rows_are_there() -> None:

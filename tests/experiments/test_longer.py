@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -79,53 +78,6 @@ def test_it_is_the_run_that_was_done_from_the_start(place: Path) -> None:
     assert record["overrides"] == list(longer.overrides)
     assert record["parts"][0] == before["parts"][0]
     assert len(record["parts"]) == 2
-
-
-class Runs:
-    """A chosen run with lists, as far as files go, and the longer one."""
-
-    def __init__(self, folder: Path) -> None:
-        self.longer = Run(folder, ("a=1", "tuner.iterations=3"))
-        self.chosen = Run(folder / "sweep" / "1", ("a=1", "tuner.iterations=1"))
-        (self.chosen.folder / "lists" / "iteration-1").mkdir(parents=True)
-        for name in ("weights.txt.gz", "checkpoint.pt", "checkpoint.names", "metrics.jsonl"):
-            (self.chosen.folder / name).touch()
-        (self.chosen.folder / "train.log").touch()
-        parts = [{"begin": "2026-01-01", "end": "2026-01-01", "seconds": 5.0, "cpu": 4.0}]
-        record = {"overrides": list(self.chosen.overrides), "start": "", "parts": parts}
-        (self.chosen.folder / "run.json").write_text(json.dumps(record))
-
-
-def test_one_that_was_killed_on_the_way_starts_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = Runs(tmp_path)
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "copyfile", killed)
-        with pytest.raises(KeyboardInterrupt):
-            lengthen(runs.longer, runs.chosen)
-    assert not runs.longer.stopped and not runs.longer.finished
-    lengthen(runs.longer, runs.chosen)
-    assert not runs.longer.stopped
-    assert runs.chosen.finished
-
-
-def test_what_has_begun_or_kept_nothing_is_left_alone(tmp_path: Path) -> None:
-    runs = Runs(tmp_path)
-    (tmp_path / "checkpoint.pt").write_text("its own")
-    lengthen(runs.longer, runs.chosen)
-    assert (tmp_path / "checkpoint.pt").read_text() == "its own"
-    (tmp_path / "checkpoint.pt").unlink()
-    drop_kept(runs.chosen)
-    assert contents(runs.chosen.folder) == {
-        *("weights.txt.gz", "metrics.jsonl", "train.log", "run.json"),
-    }
-    lengthen(runs.longer, runs.chosen)
-    assert contents(tmp_path) == {"sweep"}
 
 
 def test_a_stopped_run_gets_another_number_of_iterations(place: Path) -> None:

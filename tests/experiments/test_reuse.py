@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reuse import Reuse, count_reuse, firing_features
@@ -25,12 +24,6 @@ def fires(hypotheses: list[list[Row]]) -> set[int]:
     return {f for rows in hypotheses for row in rows for f, value in row.items() if value}
 
 
-@given(lists)
-def test_features_that_fire(hypotheses: list[list[Row]]) -> None:
-    found = firing_features(kbest(i, rows) for i, rows in enumerate(hypotheses))
-    assert found.tolist() == sorted(fires(hypotheses))
-
-
 @given(
     lists,
     st.lists(
@@ -49,8 +42,3 @@ def test_counts(hypotheses: list[list[Row]], entries: list[tuple[float, int]]) -
         return {int(group[f]) if group[f] >= 0 else f"alone {f}" for f in features}
 
     assert count_reuse(weights, fired, group) == Reuse(len(names(active)), len(names(again)))
-
-
-def test_one_group_a_weight() -> None:
-    with pytest.raises(ValueError, match="group has 2 entries, and there are 3 weights"):
-        count_reuse(np.ones(3), np.arange(2), np.zeros(2, np.int64))
