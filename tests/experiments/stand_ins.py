@@ -107,13 +107,6 @@ def result(row: str, **changes: object) -> Result:
     return Result(**(values | changes))  # type: ignore[arg-type]
 
 
-POINTS = [
-    {"option": f"regularizer.lambda2={value}", "dev": 41.0, "devtest": devtest, "active": active}
-    | {"minutes": 2.5, "cpu_minutes": 1.5}
-    for value, devtest, active in (("3e-09", 30.0, 900), ("3e-08", 31.0, 800))
-]
-
-
 class FakeCorpus:
     """Stands for the corpus: BLEU is the number in a file, p the difference of two."""
 

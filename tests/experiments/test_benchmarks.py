@@ -70,13 +70,6 @@ def test_what_is_compared_runs_in_turn():
     assert timing.middle([{"user": 3}, {"user": 1}, {"user": 2}])["user"] == 2
 
 
-def test_a_peer_that_is_missing_is_named_with_the_reason(capsys):
-    assert timing.peer("json") is json
-    assert timing.peer("no_such_peer") is None
-    said = capsys.readouterr().out
-    assert "no_such_peer" in said and "ModuleNotFoundError" in said
-
-
 def test_lines_are_compared_with_grid_and_optuna(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["lists_peers.py", "--small"])
     lists_peers.main()

@@ -8,32 +8,14 @@ import green2013
 import green2013_results
 import green2013_rows
 import pytest
-from commands import example_source, example_target
 from domains import dataset_of, read_set
-from green2013_rows import ROWS, SIZES
+from green2013_rows import ROWS
 
 from torchtune_smt.data.bitext import Corpus
 
 
 def options(folder: Path, *arguments: str) -> green2013_rows.Options:
     return green2013.as_options(green2013.parse(["--folder", str(folder), *arguments]))
-
-
-def test_the_small_dev_set_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = options(tmp_path)
-    assert green2013_rows.small_dev("example", chosen) == []
-    monkeypatch.setitem(SIZES["example"], "dev_large", 100)
-    monkeypatch.setattr(green2013_rows, "SMALL_DEV_SENTENCES", 10)
-    files = green2013_rows.small_dev("example", chosen)
-    names = ["dev_small.de", "dev_small.en.0", "dev_small.en.1"]
-    assert [path.name for path in files] == names
-    lines = [path.read_text("utf-8").splitlines() for path in files]
-    sides = example_source("dev"), example_target("dev"), example_target("dev", 1)
-    rows = list(zip(*sides, strict=True))
-    places = [rows.index(row) for row in zip(*lines, strict=True)]
-    assert len(set(places)) == 10 and places == sorted(places)
-    assert green2013_rows.small_dev("example", options(tmp_path)) == files
-    assert [path.read_text("utf-8").splitlines() for path in files] == lines
 
 
 def test_callhome_keeps_a_test_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,3 @@ def test_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     for method, line in zip(chosen, (adagrad, sklearn), strict=True):
         name, accuracy, *_ = (cell.strip() for cell in line.strip("|").split("|"))
         assert name == method and float(accuracy.rstrip("%")) > 80
-
-
-def test_hashes_are_of_n_grams_within_a_piece():
-    ids, begin = language_id.hashed(["abc", "xx", "abc"], 10**9)
-    first, second, third = (ids[begin[i] : begin[i + 1]].tolist() for i in range(3))
-    assert sorted(first) == sorted(third) and len({*first}) == 6
-    assert len(second) == 3 and len({*second}) == 2

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import better
-import command_line
 import green2013
 import green2013_moses
 import green2013_results
@@ -218,32 +217,6 @@ def test_bad_command_lines(arguments: str, capsys: pytest.CaptureFixture[str]) -
 # Rows are done
 
 
-def test_a_row_that_is_refused_leaves_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done: list[tuple[object, str]] = []
-
-    def do_row(key: str, corpus: object, name: str, seed: int, *_: object) -> Result:
-        done.append((seed, key))
-        if key == "mert_dev":
-            raise InputError("was run with other options")
-        return result(key, corpus="example")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(liu2013, "do_row", do_row)
-    monkeypatch.setattr(liu2013, "Corpus", lambda overrides, small: FakeCorpus())
-    arguments = ["--small", "--rows", "mert_dev", "pro_dev", "--folder", str(tmp_path / "out")]
-    given = liu2013.parse([*arguments, "--seeds", "1", "2"])
-    assert command_line.ended(lambda: liu2013.do_rows(given)) == 1
-    # Seeds are done one after the other.
-    assert done == [(seed, key) for seed in (1, 2) for key in ("mert_dev", "pro_dev")]
-    out, err = capsys.readouterr()
-    assert "mert_dev, seed 1\n  failed; was run with other options\n" in out
-    assert "devtest 30.12, test 40.50" in out
-    failed = "example/mert_dev, seed 1; example/mert_dev, seed 2"
-    assert err == f"error: rows that failed: {failed}\n"
-
-
 def test_rows_are_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And compared; a later forecast is judged by the table that is written of them."""
     monkeypatch.setattr(measured, "read_log", lambda folder: Log(2, 1, 31.0, 1234))
@@ -327,15 +300,6 @@ def test_a_forecast_of_what_is_not_done(tmp_path: Path) -> None:
     assert hours(known, "fisher", "oscar", 200, 10) == pytest.approx(0.5)
     assert hours(known, "fisher", "pro_dev", 6000, 15) == pytest.approx(0.5)
     assert hours(known, "multi30k", "oscar", 2000, 10) is None
-    chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2", "--train-sentences", "0")
-    overrides = list(row_overrides("multi30k", liu2013_rows.ROWS["pro_dev"], 1, chosen))
-    (tmp_path / "multi30k" / "pro_dev").mkdir(parents=True)
-    result("pro_dev", overrides=overrides).save(tmp_path / "multi30k" / "pro_dev")
-    keys = ["pro_dev", "oscar", "oscar_minimum"]
-    found = list(liu2013_forecast.forecasts(keys, ["multi30k"], chosen))
-    # What is done takes no time; the minimum takes as long as OSCAR's other way.
-    assert [said for said, *_ in found] == [f"multi30k/{key}" for key in keys]
-    assert found[0][1] and not found[1][1] and found[1][2] == found[2][2] > 0
     (tmp_path / "other.csv").write_text("row,seconds\nstale,1\n")
     with pytest.raises(InputError, match=re.escape("other.csv: has no column corpus")):
         read_measured(tmp_path / "other.csv")

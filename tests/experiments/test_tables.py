@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import better
-import domains
 import green2013
 import green2013_results
 import green2013_rows
@@ -130,8 +129,7 @@ def test_rows_of_another_table_are_refused(tmp_path: Path) -> None:
 
 
 def liu_place(folder: Path, one: Any) -> Path:
-    part = one.training_sentences if one.training_sentences == 5000 else 0
-    return place(folder / one.corpus, one.row, one.seed, part)
+    return place(folder / one.corpus, one.row, one.seed)
 
 
 def green_place(folder: Path, one: Any) -> Path:
@@ -140,7 +138,6 @@ def green_place(folder: Path, one: Any) -> Path:
 
 
 G = f"dev/{green2013_rows.BASELINE}"
-FEW, OTHER = {"training_sentences": 5000}, {"overrides": ["decoder.pop_limit=200"]}
 # Rows that are published, those that are done again, and what the tables have then.
 AGAIN: list[tuple[Any, Any, str, list[Any], list[Any], list[Any]]] = [
     # The baseline has changed: what was compared with it is not any more.
@@ -266,33 +263,6 @@ def test_rows_are_compared_with_the_baseline_that_has_their_options(tmp_path: Pa
     (mert / tuned.TEST).unlink()
     result("pro_dev", **again | {"test": 3.0}).save(place(tmp_path, "pro_dev", 1))
     assert compared()["mert_dev", 1] == (None, "not computed again")
-
-
-def test_both_rows_have_the_same_p_when_one_is_done_again(tmp_path: Path) -> None:
-    corpus, sets = FakeCorpus(), ("test", domains.OUT)
-    keys = ("2_train_sparse", "3_train_sparse", "4_train_sparse")
-    places = {key: simianer2012_rows.place(tmp_path, "fisher", key, 1) for key in keys}
-
-    def do(key: str, bleu: float) -> None:
-        places[key].mkdir(parents=True, exist_ok=True)
-        for one in sets:
-            (places[key] / f"{one}.translations.txt").write_text(f"{bleu}\n")
-        one = simianer2012_results.Result(**plain(key, test=bleu))
-        one.save(places[key])
-
-    def compared(key: str) -> dict[str, float]:
-        simianer2012_results.compare_rows(corpus, tmp_path, "fisher")  # type: ignore[arg-type]
-        found = simianer2012_results.Result.load(places[key])
-        assert found is not None and found.differs == found.differs_out
-        return found.differs
-
-    for key, bleu in zip(keys, (0.0, 1.0, 2.0), strict=True):
-        do(key, bleu)
-    assert compared(keys[1]) == {keys[0]: 1.0, keys[2]: 1.0}
-    do(keys[0], 0.5)
-    assert compared(keys[1]) == {keys[0]: 0.5, keys[2]: 1.0}
-    assert compared(keys[0]) == {keys[1]: 0.5, keys[2]: 1.5}
-    assert compared(keys[2]) == {keys[0]: 1.5, keys[1]: 1.0}
 
 
 def test_groups_without_a_weight_are_not_active(tmp_path: Path) -> None:
