@@ -81,13 +81,7 @@ def all_derivations(
     names_of: Callable[[Rule], list[str]] = sparse_names,
     limit: int = 2000,
 ) -> list[Derivation]:
-    """Return every derivation with its features.
-
-    Raises
-    ------
-    TooManyError
-        There are more than `limit`.
-    """
+    """Return every derivation with its features; TooManyError: there are more than `limit`."""
     grammar = {(rule.source, rule.target): rule for rule in reversed(rules)}
 
     def bindings(side: tuple[str, ...], i: int, j: int) -> Iterator[tuple[tuple[int, int], ...]]:

@@ -108,18 +108,7 @@ def all_translations(
     limit: int = 2000,
     lexicalized: bool = False,
 ) -> list[Derivation]:
-    """Return every derivation with its features.
-
-    Parameters
-    ----------
-    lexicalized : bool
-        Whether sparse features of reordering have the phrase in their names.
-
-    Raises
-    ------
-    TooManyError
-        There are more than `limit`.
-    """
+    """Return every derivation with its features; `lexicalized`: with the phrase in sparse names."""
     n = len(sentence)
     table = {(phrase.source, phrase.target): phrase for phrase in reversed(phrases)}
     alone = {phrase.source for phrase in table.values()}
@@ -198,7 +187,6 @@ def all_translations(
 
 def to_table(phrases: Sequence[Phrase], kind: ReorderingType | None) -> PhraseTable:
     """Return phrases as a table of the package."""
-
     names = NAMES + (reordering_names(kind) if kind is not None else [])
     rows = [phrase.values + phrase.reordering for phrase in phrases]
     return PhraseTable(

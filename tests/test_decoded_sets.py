@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import Run, example_source, example_target, run_command, train
+from commands import example_source, example_target, run_command, train
 from omegaconf import OmegaConf
 
 from torchtune_smt.core.resources import example_folder
@@ -28,7 +28,7 @@ EXAMPLE = example_folder()
 
 
 @pytest.fixture(scope="module")
-def short(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def short(run, tmp_path_factory):
     """A run like the first, as if it had been tuned with a limit below the first's sentences."""
     folder = tmp_path_factory.mktemp("short") / "run"
     shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
@@ -47,15 +47,9 @@ def change(folder: Path, option: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["compare", "samples=5", "html=page.html"],
-        ["analyse", "overlap", "of=[test,weights]"],
-        ["analyse", "explain", "sentence=3"],
-    ],
+    [["compare", "samples=5", "html=page.html"], ["analyse", "explain", "sentence=3"]],
 )
-def test_a_sentence_that_is_too_long_is_named(
-    run: Run, short: Path, tmp_path: Path, arguments: list[str]
-) -> None:
+def test_a_sentence_that_is_too_long_is_named(run, short, tmp_path, arguments):
     first, second = read_lines(EXAMPLE / "test.de")[:2]
     # Empty lines are left out, and counted.
     source = [first, "", second, "a " * 21, "a " * 20]
@@ -79,7 +73,7 @@ LONGEST = 8
 
 
 @pytest.fixture(scope="module")
-def on_train(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def on_train(tmp_path_factory):
     """A run that was tuned on a bitext, which lacks some lines of its files."""
     place = tmp_path_factory.mktemp("on_train")
     sides = {"de": example_source("train"), "en": example_target("train")}
@@ -90,7 +84,7 @@ def on_train(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def expected(on_train: Run) -> dict[bool, list[KBest]]:
+def expected(on_train):
     """What the run's weights make of its training set; True: sentences are left out, as in it."""
     model = load_model(on_train.place / "outputs" / "models" / "example", folds=True)
     assert isinstance(model.grammar, ExtractedGrammar)
@@ -118,9 +112,7 @@ def texts(lists: list[KBest]) -> list[str]:
     return [kbest.text(0) for kbest in lists]
 
 
-def test_sentences_of_the_bitext_are_left_out(
-    on_train: Run, expected: dict[bool, list[KBest]]
-) -> None:
+def test_sentences_of_the_bitext_are_left_out(on_train, expected):
     references = [[line] for line in read_lines(on_train.place / "train.en")]
     honest, memorised = (corpus_bleu(texts(expected[o]), references).score for o in (True, False))
     assert honest < memorised - 5
@@ -144,9 +136,7 @@ def fires(kbest: KBest) -> list[str]:
     return kbest.features.names(ids[values != 0])
 
 
-def test_a_sentence_is_explained_as_it_was_tuned_on(
-    on_train: Run, expected: dict[bool, list[KBest]]
-) -> None:
+def test_a_sentence_is_explained_as_it_was_tuned_on(on_train, expected):
     both = texts(expected[True]), texts(expected[False])
     number = next(n for n, (a, b) in enumerate(zip(*both, strict=True), 1) if a != b)
     systems = f"systems={{a:{on_train.folder},b:{on_train.weights}}}"
@@ -161,7 +151,7 @@ def test_a_sentence_is_explained_as_it_was_tuned_on(
     assert examples and page.count("<summary>derivation of ") == examples
 
 
-def test_a_bitext_that_is_no_longer_that_of_the_model(on_train: Run) -> None:
+def test_a_bitext_that_is_no_longer_that_of_the_model(on_train):
     path = on_train.place / "train.en"
     before = path.read_text()
     path.write_text(before.replace(" .", " !"))
@@ -172,9 +162,7 @@ def test_a_bitext_that_is_no_longer_that_of_the_model(on_train: Run) -> None:
     outcome.refused("it was built from another bitext; put back")
 
 
-def test_a_model_without_folds_says_that_it_has_seen_the_sentences(
-    on_train: Run, tmp_path: Path
-) -> None:
+def test_a_model_without_folds_says_that_it_has_seen_the_sentences(on_train, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(on_train.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
     change(folder, "lm", "full")
@@ -185,15 +173,13 @@ def test_a_model_without_folds_says_that_it_has_seen_the_sentences(
         assert outcome.err.count(said) == count
 
 
-def test_places_in_the_bitext() -> None:
+def test_places_in_the_bitext():
     bitext = Corpus([["a"], ["b"], ["c"]], [[["x"]]] * 3, [1, 3, 4])
     train = Corpus([["a"], ["l", "o", "n", "g"], ["B"], ["c"]], [[["x"]]] * 4, [1, 2, 3, 4])
     assert train.places_in(bitext) == {0: 0, 3: 2}
 
 
-def test_a_run_is_used_from_anywhere_and_translating_builds_nothing(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_run_is_used_from_anywhere_and_translating_builds_nothing(run, tmp_path):
     text = f"input={EXAMPLE / 'test.de'}"
     found = run_command("translate", f"weights={run.weights}", text, folder=tmp_path).check()
     assert found.out == (run.folder / "test.translations.txt").read_text("utf-8")

@@ -16,11 +16,8 @@ from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.decoders.grammar_decoder import GrammarDecoder
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
-from torchtune_smt.grammar import FileGrammar
-from torchtune_smt.grammar.file_grammar import PhraseTable
 from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.kbest.lists import KBestLists, Source
-from torchtune_smt.lm import NgramModel
 from torchtune_smt.models import Model
 
 
@@ -70,13 +67,13 @@ def cdec_entries(path: Path) -> Iterator[tuple[int, Entry]]:
 
 
 @pytest.fixture(scope="module")
-def of_cdec(shared: Path) -> list[list[Entry]]:
+def of_cdec(shared):
     path = shared / "oracles" / "cdec" / "dev.k100.pop200.kbest.gz"
     return lists_of(cdec_entries(path), SENTENCES)
 
 
 @pytest.fixture(scope="module")
-def hiero(shared: Path, cdec_grammar: FileGrammar, multi30k_model: NgramModel) -> Run:
+def hiero(shared, cdec_grammar, multi30k_model):
     """Our lists, as cdec was asked for its."""
     decoder = HieroDecoder(Model(cdec_grammar, multi30k_model), k=100, pop_limit=200, max_span=15)
     names, values = read_weights(shared / "oracles" / "cdec" / "weights")
@@ -86,9 +83,7 @@ def hiero(shared: Path, cdec_grammar: FileGrammar, multi30k_model: NgramModel) -
     return decoded(decoder, weights, shared, SENTENCES)
 
 
-def test_features_of_cdec_give_its_scores(
-    hiero: Run, multi30k_model: NgramModel, of_cdec: list[list[Entry]]
-) -> None:
+def test_features_of_cdec_give_its_scores(hiero, multi30k_model, of_cdec):
     entries = [entry for kbest in of_cdec for entry in kbest]
     for entry in entries:
         score = sum(value * hiero.weights[name] for name, value in entry.features.items())
@@ -122,7 +117,7 @@ def compare(run: Run, recorded: list[list[Entry]]) -> dict[str, int]:
     return counts
 
 
-def test_lists_are_those_of_cdec_or_better(hiero: Run, of_cdec: list[list[Entry]]) -> None:
+def test_lists_are_those_of_cdec_or_better(hiero, of_cdec):
     """cdec, too, prunes, and it finds a string's best derivation less often.
 
     What is not in our lists is worse than all that is; equal scores come from equal features,
@@ -175,7 +170,7 @@ def labelled(features: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def moses_table(shared: Path) -> PhraseTable:
+def moses_table(shared):
     folder = shared / "oracles" / "moses"
     return read_phrase_table(
         folder / "phrase-table.dev.gz",
@@ -184,9 +179,7 @@ def moses_table(shared: Path) -> PhraseTable:
     )
 
 
-def test_lists_are_those_of_moses_or_better(
-    shared: Path, moses_table: PhraseTable, multi30k_model: NgramModel
-) -> None:
+def test_lists_are_those_of_moses_or_better(shared, moses_table, multi30k_model):
     """Rank by rank, the mean is no worse; and where phrases are the same, so is all else."""
     folder = shared / "oracles" / "moses"
     # The weights behind the lists of MIRA.

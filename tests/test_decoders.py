@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import Run, run_command
+from commands import run_command
 from hiero_reference import DENSE, GAPS, Rule, features_of, to_grammar
 from phrase_reference import NAMES, OWN, Phrase, reordering_names, to_table
 
@@ -35,7 +34,7 @@ HIERARCHICAL = ReorderingType.parse("hier-msd-bidirectional-fe")
 
 
 @pytest.fixture(scope="module")
-def toy_sources() -> list[Source]:
+def toy_sources():
     rng = np.random.default_rng(7)
     return [Source(i, rng.choice([*WORDS, "?"], rng.integers(1, 25)).tolist()) for i in range(30)]
 
@@ -76,7 +75,7 @@ def random_rules(rng: np.random.Generator) -> list[Rule]:
 
 
 @pytest.fixture(scope="module", params=["hiero", "phrase"])
-def toy(request: pytest.FixtureRequest) -> Toy:
+def toy(request):
     rules = random_rules(np.random.default_rng(5))
     rng = np.random.default_rng(6)
     text = [[w.upper() for w in rng.choice(WORDS, rng.integers(3, 12))] for _ in range(400)]
@@ -310,7 +309,7 @@ SENTENCE = "der hund ist xx eine yy xx"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     text = [["the", "dog"], ["the", "cat"], ["here", "is", "a", "dog"]] * 5
     write_arpa(folder / "lm.arpa", estimate(text, 2, DISCOUNT_FALLBACK))
@@ -324,7 +323,7 @@ WEIGHTS = FrozenWeights.of(
 )
 
 
-def test_which_words_are_covered(model: Model) -> None:
+def test_which_words_are_covered(model):
     decoder = HieroDecoder(model)
     # `ist` has a rule, which needs `da`; `der` has one with `hund` alone.
     for text, expected in ((SENTENCE, "ist xx yy xx"), ("ist der hund da", ""), ("der", "der")):
@@ -339,7 +338,7 @@ def test_which_words_are_covered(model: Model) -> None:
     assert said.startswith("103 of 107 words") and said.endswith(", ...") and len(said) < 76
 
 
-def test_dropped_words_leave_the_rest_as_it_is(model: Model) -> None:
+def test_dropped_words_leave_the_rest_as_it_is(model):
     source = Source(0, SENTENCE.split())
     keep, drop = (HieroDecoder(model, unknown=unknown, k=50) for unknown in ("keep", "drop"))
     kept, dropped = (d.decode([source], WEIGHTS)[0] for d in (keep, drop))
@@ -362,9 +361,7 @@ def test_dropped_words_leave_the_rest_as_it_is(model: Model) -> None:
 
 
 @pytest.mark.parametrize("kind", [HieroDecoder, PhraseDecoder])
-def test_features_and_derivations_of_dropped_words(
-    kind: type, model: Model, tmp_path: Path
-) -> None:
+def test_features_and_derivations_of_dropped_words(kind, model, tmp_path):
     """Their target sides are empty, and nothing is linked to them; covered words are copied."""
     if kind is PhraseDecoder:
         (tmp_path / "phrases").write_text(PHRASES)
@@ -385,7 +382,7 @@ def test_features_and_derivations_of_dropped_words(
         assert [part.target for part in parts if part.source == "xx"] == [side] * 2
 
 
-def test_translate(run: Run, tmp_path: Path) -> None:
+def test_translate(run, tmp_path):
     (tmp_path / "in").write_text("xyzzy der zug plugh\n\n")
     arguments = [f"weights={run.weights}", f"input={tmp_path / 'in'}"]
     kept = run_command("translate", *arguments, folder=run.place).check()

@@ -131,7 +131,7 @@ def decoded(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lists_are_the_union_of_both_scored_by_hand(seed: int) -> None:
+def test_lists_are_the_union_of_both_scored_by_hand(seed):
     random = Random(seed)
     given = {name: lists(random, 3, 6) for name in ("hiero", "phrase")}
     decoder = joint_of(**given)
@@ -153,18 +153,7 @@ def test_lists_are_the_union_of_both_scored_by_hand(seed: int) -> None:
     assert [kbest.text(0) for kbest in best] == [kbest.text(0) for kbest in found]
 
 
-def test_what_both_have_is_preferred_where_agreement_has_a_weight() -> None:
-    ours: Lists = [[("a b", {"lm": 1.0}), ("a d", {"lm": 0.9})]]
-    theirs: Lists = [[("c d", {"lm": 1.0}), ("a d", {"lm": 0.9})]]
-    joint = joint_of(ours, theirs)
-    weights = {"hiero_lm": 1.0, "phrase_lm": 1.0}
-    assert decoded(joint, weights, 1)[0].text(0) in ("a b", "c d")
-    missing = {"hiero_missing": -1.0, "phrase_missing": -1.0}
-    assert decoded(joint, weights | missing, 1)[0].text(0) == "a d"
-    assert decoded(joint, weights | {"Agreement_1": 1.0}, 1)[0].text(0) == "a d"
-
-
-def test_features_have_the_same_ids_whatever_the_weights() -> None:
+def test_features_have_the_same_ids_whatever_the_weights():
     given = {name: lists(Random(3), 4, 5) for name in ("hiero", "phrase")}
     names = []
     for weight in (1.0, -1.0):
@@ -188,7 +177,7 @@ KINDS = {"hiero": "", "phrase": "-phrase"}
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tuned(tmp_path_factory):
     place = tmp_path_factory.mktemp("joint")
     said = run_command("train", *SHORT, "hydra.run.dir=run", folder=place).check().out
     assert said.count("building the model in ") == 2
@@ -200,7 +189,7 @@ def weights_of(run: Path) -> dict[str, float]:
     return names.named(range(len(names)), values)
 
 
-def test_a_run_has_features_of_both_and_translates_as_it_did(tuned: Path) -> None:
+def test_a_run_has_features_of_both_and_translates_as_it_did(tuned):
     found = {name.partition(":")[0] for name in weights_of(tuned / "run") if ":" in name}
     of_rules = {"rule_id", "source_ngram", "rule_shape", "alignment"}
     assert found == {f"{p}_{t}" for p in ("hiero", "phrase") for t in of_rules} | {
@@ -215,7 +204,7 @@ def test_a_run_has_features_of_both_and_translates_as_it_did(tuned: Path) -> Non
     assert len(safe) == len(best) and safe != best
 
 
-def test_what_is_known_of_features_and_words_before_decoding(tuned: Path) -> None:
+def test_what_is_known_of_features_and_words_before_decoding(tuned):
     models = {n: load_model(tuned / "outputs/models" / f"example{e}") for n, e in KINDS.items()}
     pooled = PooledModels(models["hiero"].grammar, models["hiero"].language_model, models=models)
     templates = [RuleId(), LexReordering()]
@@ -240,13 +229,13 @@ def test_what_is_known_of_features_and_words_before_decoding(tuned: Path) -> Non
     assert JointDecoder.longest_source(options) == 7
 
 
-def test_a_run_is_resumed(tuned: Path) -> None:
+def test_a_run_is_resumed(tuned):
     train_until_saved(tuned, *SHORT, "hydra.run.dir=killed")
     run_command("train", "resume=killed", folder=tuned).check()
     assert weights_of(tuned / "killed") == weights_of(tuned / "run")
 
 
-def test_workers_decode_to_the_same_bits(tuned: Path) -> None:
+def test_workers_decode_to_the_same_bits(tuned):
     batch = ["decoder=joint", *SHORT[1:2], *SHORT[3:7], "data.test=null", "tuner=mira"]
     batch.append("tuner.iterations=2")
     for folder, more in (("serial", []), ("workers", ["parallel=decode", "engine.workers=2"])):
@@ -254,12 +243,9 @@ def test_workers_decode_to_the_same_bits(tuned: Path) -> None:
     assert weights_of(tuned / "workers") == weights_of(tuned / "serial")
 
 
-@pytest.mark.parametrize("strategy", ["itermix", "stale"])
-def test_strategies_tune_it(strategy: str, tuned: Path) -> None:
-    options = [*SHORT, f"parallel={strategy}"]
-    options += ["parallel.shards=2", "engine.workers=2"] if strategy == "itermix" else []
-    run_command("train", *options, f"hydra.run.dir={strategy}", folder=tuned).check()
-    assert weights_of(tuned / strategy).keys() >= {"hiero_LanguageModel", "phrase_LM0_0"}
+def test_threads_tune_it(tuned):
+    run_command("train", *SHORT, "parallel=stale", "hydra.run.dir=stale", folder=tuned).check()
+    assert weights_of(tuned / "stale").keys() >= {"hiero_LanguageModel", "phrase_LM0_0"}
 
 
 @pytest.mark.parametrize(
@@ -272,15 +258,14 @@ def test_strategies_tune_it(strategy: str, tuned: Path) -> None:
         ),
         ("model=joint", "take model=hiero, or decoder=phrase"),
         ("decoder=joint decoder.hiero.pop_limit=0", "decoder.hiero: pop_limit must be"),
-        ("decoder=joint decoder.hiero.poplimit=5", "poplimit"),
     ],
 )
-def test_what_is_wrong_is_said(options: str, message: str, tuned: Path) -> None:
+def test_what_is_wrong_is_said(options, message, tuned):
     outcome = run_command("train", *options.split(), "hydra.run.dir=bad", folder=tuned)
     assert outcome.code == 1 and message in outcome.err
 
 
-def test_models_are_built_and_found(tuned: Path) -> None:
+def test_models_are_built_and_found(tuned):
     shutil.rmtree(tuned / "outputs" / "models" / "example-phrase")
     said = run_command("build_model", "model=joint", folder=tuned).check().out
     assert "the model lies in outputs/models/example and outputs/models/example-phrase, " in said
@@ -288,29 +273,22 @@ def test_models_are_built_and_found(tuned: Path) -> None:
     assert "outputs/models/example-phrase is up to date" in again
 
 
-def test_the_mean_of_weights_of_two_runs(tuned: Path) -> None:
+def test_the_mean_of_weights_of_two_runs(tuned):
     run_command("train", *SHORT, "seed=2", "hydra.run.dir=other", folder=tuned).check()
     both = [weights_of(tuned / name) for name in ("run", "other")]
     mean = {n: sum(w.get(n, 0.0) for w in both) / 2 for n in {**both[0], **both[1]}}
     text = "".join(f"{n} {value!r}\n" for n, value in mean.items())
     (tuned / "run" / "mean.txt").write_text(text, "utf-8")
     given = [f"input={example_folder() / 'dev.de'}", "n_best=1"]
-    lines = [
-        [line.split(" ||| ")[1::2] for line in found.check().out.splitlines()]
-        for options in (["mean.txt"], ["weights.txt.gz", "mean_with=[other/weights.txt.gz]"])
-        for found in [
-            run_command(
-                "translate", f"weights=run/{options[0]}", *options[1:], *given, folder=tuned
-            )
-        ]
-    ]
+    lines = []
+    for options in (["mean.txt"], ["weights.txt.gz", "mean_with=[other/weights.txt.gz]"]):
+        weights = [f"weights=run/{options[0]}", *options[1:]]
+        found = run_command("translate", *weights, *given, folder=tuned).check()
+        lines.append([line.split(" ||| ")[1::2] for line in found.out.splitlines()])
     assert lines[0] == lines[1]
     head = "# torchtune_smt weights, which belong to\n# grammar: g [0123456789abcdef]\n"
     head += "# language model: l [0123456789abcdef]\n# features: f\n# text: de-en\n"
     (tuned / "alien.txt").write_text(f"{head}{text}", "utf-8")
     options = ["weights=run/weights.txt.gz", "mean_with=[alien.txt]", *given]
-    outcome = run_command("translate", *options, folder=tuned)
-    assert (
-        outcome.code == 1
-        and "alien.txt: belongs to the grammar g [0123456789abcdef]" in outcome.err
-    )
+    said = "alien.txt: belongs to the grammar g [0123456789abcdef]"
+    run_command("translate", *options, folder=tuned).refused(said)

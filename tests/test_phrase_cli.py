@@ -104,11 +104,9 @@ def test_a_hierarchical_system_beside_one_with_phrases(tuned, run):
     [
         ("", "phrase", "green2013_phrase"),
         ("decoder=phrase", "phrase", "green2013_phrase"),
-        ("model=moses", "moses", "green2013_phrase"),
         ("decoder=hiero", "hiero", "green2013_hiero"),
         ("decoder=joint", "joint", "green2013_joint"),
         ("decoder=hiero model=files", "files", "green2013_hiero"),
-        ("decoder=kbest_files", "hiero", "green2013_kbest_files"),
         ("decoder=kbest_files features=dense", "hiero", "dense"),
     ],
 )
@@ -126,7 +124,6 @@ def test_what_follows_the_decoder(options, model, features, repository):
     ("options", "message"),
     [
         ("decoder=phrase model=hiero", "has rules with gaps; take model=phrase or model=moses"),
-        ("model=phrase", "has phrase pairs alone; take model=hiero, or decoder=phrase"),
         ("model=moses model.ini=none", "has phrase pairs alone; take model=hiero, or decoder"),
     ],
 )
@@ -216,8 +213,7 @@ def test_start_values_for_a_part_of_the_dense_features(moses):
     options += ["features=dense", "overwrite=true", "hydra.run.dir=part"]
     told = "init.values has no weight for 1 of 6 dense features, such as PhraseDictionaryMemory0_0"
     more = "+init.values.PhraseDictionaryMemory0_0=0.2"
-    starts = [["init=moses"], ["init=default"], ["init=zero"], ["init=moses", more]]
-    for start, is_told in zip(starts, (True, True, False, False), strict=True):
+    for start, is_told in ((["init=moses"], True), (["init=moses", more], False)):
         outcome = run_command("train", *options, *start, folder=moses).check()
         assert (told in outcome.out) == is_told == ("init.values has no weight" in outcome.out)
 
@@ -253,18 +249,15 @@ def test_the_reordering_model_belongs_to_it(ordered):
 
     own = part_of(ordered)
     assert own.name == f"{ordered / 'table'} with {ordered / 'reordering'} as {TYPE}"
-    assert part_of(ordered) == own
     others = [digest("wbe-monotonicity-backward-fe"), digest("hier-monotonicity-forward-fe")]
     others.append(part_of(ordered, reordering="other").digest)
-    # Three names of one type.
-    names = ("wbe-{}-allff", "phrase-{}", "{}")
-    same = {others[0], *(digest(name.format("monotonicity-backward-fe")) for name in names)}
+    # Two names of one type.
+    assert digest("monotonicity-backward-fe") == others[0]
     lines = [line for line in ORDERED.splitlines(True) if not line.startswith("LexicalReordering")]
     alone = Part(str(ordered / "table"), short(file_checksum(ordered / "table")))
     assert part_of(ordered, "".join(lines)) == alone
     (ordered / "table").write_text("ein haus ||| a house ||| 0.25\nhaus ||| home ||| 0.5\n")
-    others.append(part_of(ordered).digest)
-    assert own.digest not in others and len(same) == 1
+    assert own.digest not in [*others, part_of(ordered).digest]
 
 
 def test_a_model_that_has_changed_is_not_resumed(ordered):

@@ -106,22 +106,18 @@ def write_forged(path: Path, archive: Archive, whole: Stored, draw: random.Rando
 
 def changed_json(value: Any, draw: random.Random) -> Any:
     """Return JSON with one place of it changed."""
+    kind = draw.random()
     if isinstance(value, dict) and value and draw.random() < 0.9:
         name = draw.choice(list(value))
-        kind = draw.random()
         if kind < 0.1:
             return {k: v for k, v in value.items() if k != name}
-        if kind < 0.15:
-            return value | {"another": 1}
-        return value | {name: changed_json(value[name], draw)}
+        return value | ({"another": 1} if kind < 0.15 else {name: changed_json(value[name], draw)})
     if isinstance(value, list) and value and draw.random() < 0.9:
         place = draw.randrange(len(value))
-        kind = draw.random()
-        if kind < 0.1:
-            return value[:place] + value[place + 1 :]
-        if kind < 0.2:
-            return [*value[:place], value[place], *value[place:]]
-        return [*value[:place], changed_json(value[place], draw), *value[place + 1 :]]
+        middle = [] if kind < 0.1 else [value[place]] * 2
+        if kind >= 0.2:
+            middle = [changed_json(value[place], draw)]
+        return [*value[:place], *middle, *value[place + 1 :]]
     if isinstance(value, int | float) and draw.random() < 0.6:
         near = (value + 1, value - 1, value * 2, -value, value + 0.5)
         return draw.choice((*near, *_NUMBERS, *_REALS))

@@ -30,17 +30,13 @@ from torchtune_smt.runs.records import recorded_data, refuse_links
 from torchtune_smt.runs.transcript import Transcript
 
 
-def _names(folder: Path, more: list[str]) -> list[str]:
-    found = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*"))]
-    return [*found, *more]
-
-
 def _models(source: type[BuiltModel], name: str, folder: Path) -> Check:
     whole, place = folder / "whole", folder / "models" / "model"
     fuzz_model.build(whole, source)
     expected = fuzz_model.translations(load_model(whole, folds=True))
-    names = [f"model/{name}" for name in _names(whole, [".lm.arpa.gz.cache.12345678.part"])]
-    names += ["model", ".model.12345678.part", ".model.12345678.old", "other"]
+    names = [f"model/{path.relative_to(whole)}" for path in sorted(whole.rglob("*"))]
+    names += ["model/.lm.arpa.gz.cache.12345678.part", "model", ".model.12345678.part"]
+    names += [".model.12345678.old", "other"]
     around = Surroundings(folder / "around")
 
     def check(case: int) -> Verdict:
@@ -66,13 +62,17 @@ def _models(source: type[BuiltModel], name: str, folder: Path) -> Check:
     return check
 
 
+def _append_step(folder: Path) -> None:
+    steps = StepFile(folder / "checkpoint.pt")
+    steps.begin("of the checkpoint", 0)
+    steps.append(Vocabulary(["a"]), {})
+
+
 def _write_run(folder: Path) -> None:
     folder.mkdir()
     fuzz_checkpoint.write(folder / "checkpoint.pt", 0)
     fuzz_checkpoint.fill(folder / "lists")
-    steps = StepFile(folder / "checkpoint.pt")
-    steps.begin("of the checkpoint", 0)
-    steps.append(Vocabulary(["a"]), {})
+    _append_step(folder)
     (folder / "metrics.jsonl").write_text('{"step": 0, "bleu/dev": 40.0}\n')
     (folder / "train.log").write_text("what was printed\n")
     (folder / "weights.txt.gz").write_bytes(gzip.compress(b"a=1\n", mtime=0))
@@ -112,9 +112,7 @@ def _append(folder: Path) -> None:
     """Write what a run writes where it lies, or removes."""
     names = NameFile(folder / "checkpoint.pt")
     names.append(Vocabulary(["a", "b"]))
-    steps = StepFile(folder / "checkpoint.pt")
-    steps.begin("of the checkpoint", 0)
-    steps.append(Vocabulary(["a"]), {})
+    _append_step(folder)
     printed = Transcript()
     printed.open(folder / "train.log", append=False)
     printed.close()
@@ -133,8 +131,9 @@ def _overwrite(folder: Path) -> None:
 def _runs(folder: Path) -> Check:
     whole, place = folder / "whole", folder / "run"
     _write_run(whole)
-    parts = [".checkpoint.pt.12345678.part", ".lists.12345678.old", "checkpoint.steps"]
-    names = _names(whole, [*parts, ".hydra/longer.yaml", "test.translations.txt", "mine"])
+    names = [str(path.relative_to(whole)) for path in sorted(whole.rglob("*"))]
+    names += [".checkpoint.pt.12345678.part", ".lists.12345678.old", "checkpoint.steps"]
+    names += [".hydra/longer.yaml", "test.translations.txt", "mine"]
     around = Surroundings(folder / "around")
     uses: list[Callable[[Path], object]] = [_read_run, _resume, _overwrite]
     expected = {}

@@ -65,10 +65,8 @@ def translations(model: Model) -> list[object]:
     return found
 
 
-@cache
-def _model(folder: Path, folds: bool = True) -> Model:
-    """Return the model of a folder as it was first."""
-    return load_model(folder, folds=folds)
+# The model of a folder as it was first.
+_model = cache(load_model)
 
 
 def _translated(folder: Path, _: Path) -> list[object]:
@@ -94,7 +92,7 @@ def _write_copy(folder: Path) -> None:
 def _use_copy(folder: Path, _: Path) -> object:
     path = folder / "rules"
     taken = store.read_copy(path, {"format": None, "source": file_checksum(path)})
-    return taken and translations(replace(_model(folder, False), grammar=taken))
+    return taken and translations(replace(_model(folder), grammar=taken))
 
 
 PHRASES = partial(build, source=PhraseModel)

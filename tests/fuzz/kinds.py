@@ -30,17 +30,11 @@ class Surroundings:
         (self.folder / "thesis").write_text(TEXT)
         os.mkfifo(self.folder / "pipe")
         if path.exists():
-            copy = shutil.copytree if path.is_dir() else shutil.copyfile
-            copy(path, self.folder / "moved")
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            shutil.move(path, self.folder / "moved")
         else:
             (self.folder / "moved").write_text(TEXT)
         (self.folder / "elsewhere").mkdir()
         (self.folder / "elsewhere" / "1").write_text(TEXT)
-        links = {"thesis": "thesis", "elsewhere": "elsewhere", "moved": "moved", "nowhere": "none"}
         if kind == "hard link":
             path.hardlink_to(self.folder / "thesis")
         elif kind == "pipe":
@@ -54,8 +48,8 @@ class Surroundings:
         elif kind == "loop":
             path.symlink_to(path)
         elif kind != "missing":
-            name = links.get(kind.replace("pipe behind a link", "pipe"), "pipe")
-            path.symlink_to(kind if kind.startswith("/") else self.folder / name)
+            # A device; one of the folder's; or, to nowhere, none of them.
+            path.symlink_to(self.folder / kind.removesuffix(" behind a link"))
         self._inside = self._content()
 
     def check(self) -> None:

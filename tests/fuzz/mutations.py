@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 _PAGE = 4096
 # At the ends of the ranges of integers, and numbers that are a little too large or too small.
@@ -22,20 +22,14 @@ def mutated(
     others: other inputs of the same kind: pieces of them are put in.
     tokens: strings that mean something in such inputs: they are put in, too.
     """
-    kinds: list[Callable[[bytearray, random.Random], bytearray]] = list(_KINDS)
-    if others:
-        kinds.append(lambda text, draw: _spliced(text, draw, draw.choice(others)))
-    if tokens:
-        # As likely as all other damage together: little of that survives a parser's first look.
-        kinds += [lambda text, draw: _put_in(text, draw, draw.choice(tokens))] * len(kinds)
+    kinds = ["bits", "bytes", "end", "removed", "inserted", "twice", "page", "zeros", "number"]
+    kinds += ["spliced", "overwritten"] if others else []
+    # As likely as all other damage together: little of that survives a parser's first look.
+    kinds += ["token"] * len(kinds) if tokens else []
     text = bytearray(data)
     for _ in range(draw.choice((1, 1, 1, 2, 3, 4))):
-        text = draw.choice(kinds)(text, draw)
+        _damage(text, draw.choice(kinds), draw, others, tokens)
     return bytes(text)
-
-
-def _place(text: bytearray, draw: random.Random) -> int:
-    return draw.randrange(len(text) + 1)
 
 
 def _piece(text: bytes, draw: random.Random) -> tuple[int, int]:
@@ -45,82 +39,40 @@ def _piece(text: bytes, draw: random.Random) -> tuple[int, int]:
     return first, min(len(text), first + length)
 
 
-def _flip_bits(text: bytearray, draw: random.Random) -> bytearray:
-    for _ in range(draw.choice((1, 1, 1, 8)) if text else 0):
-        text[draw.randrange(len(text))] ^= 1 << draw.randrange(8)
-    return text
-
-
-def _change_bytes(text: bytearray, draw: random.Random) -> bytearray:
-    for _ in range(draw.choice((1, 1, 4)) if text else 0):
-        text[draw.randrange(len(text))] = draw.randrange(256)
-    return text
-
-
-def _truncate(text: bytearray, draw: random.Random) -> bytearray:
-    return text[: _place(text, draw)]
-
-
-def _remove(text: bytearray, draw: random.Random) -> bytearray:
+def _damage(
+    text: bytearray,
+    kind: str,
+    draw: random.Random,
+    others: Sequence[bytes],
+    tokens: Sequence[bytes],
+) -> None:
     first, last = _piece(text, draw)
-    del text[first:last]
-    return text
-
-
-def _insert(text: bytearray, draw: random.Random) -> bytearray:
-    return _put_in(text, draw, draw.randbytes(draw.choice((1, 1, 2, 4, 8, 64))))
-
-
-def _duplicate(text: bytearray, draw: random.Random) -> bytearray:
-    first, last = _piece(text, draw)
-    return _put_in(text, draw, bytes(text[first:last]))
-
-
-def _zero(text: bytearray, draw: random.Random) -> bytearray:
-    """Do what a disk does that has lost a page."""
-    first = _place(text, draw) // _PAGE * _PAGE
-    if draw.random() < 0.5:
-        first, last = _piece(text, draw)
+    place = draw.randrange(len(text) + 1)
+    if kind in ("bits", "bytes"):
+        for _ in range(draw.choice((1, 1, 1, 8)) if text else 0):
+            at = draw.randrange(len(text))
+            text[at] = text[at] ^ 1 << draw.randrange(8) if kind == "bits" else draw.randrange(256)
+    elif kind == "end":
+        del text[place:]
+    elif kind == "removed":
+        del text[first:last]
+    elif kind == "inserted":
+        text[place:place] = draw.randbytes(draw.choice((1, 1, 2, 4, 8, 64)))
+    elif kind == "twice":
+        text[place:place] = text[first:last]
+    elif kind == "token":
+        text[place:place] = draw.choice(tokens)
+    elif kind in ("page", "zeros"):
+        if kind == "page":  # As a disk does that has lost one.
+            first = place // _PAGE * _PAGE
+            last = min(len(text), first + _PAGE)
+        text[first:last] = bytes(last - first)
+    elif kind == "number":
+        width, code = draw.choice(((1, "B"), (2, "<H"), (4, "<I"), (8, "<Q")))
+        if len(text) >= width:
+            at = place // width * width % (len(text) // width * width)
+            text[at : at + width] = struct.pack(code, draw.choice(_EXTREMES) % 2 ** (8 * width))
     else:
-        last = min(len(text), first + _PAGE)
-    text[first:last] = bytes(last - first)
-    return text
-
-
-def _extreme(text: bytearray, draw: random.Random) -> bytearray:
-    """Overwrite an aligned integer."""
-    width, code = draw.choice(((1, "B"), (2, "<H"), (4, "<I"), (8, "<Q")))
-    if len(text) < width:
-        return text
-    first = draw.randrange(len(text) - width + 1) // width * width
-    number = draw.choice(_EXTREMES) % 2 ** (8 * width)
-    text[first : first + width] = struct.pack(code, number)
-    return text
-
-
-def _spliced(text: bytearray, draw: random.Random, other: bytes) -> bytearray:
-    """Put a piece of another input in, or in the place of as long a piece."""
-    first, last = _piece(other, draw)
-    if draw.random() < 0.5:
-        return _put_in(text, draw, other[first:last])
-    place = _place(text, draw)
-    text[place : place + last - first] = other[first:last]
-    return text
-
-
-def _put_in(text: bytearray, draw: random.Random, piece: bytes) -> bytearray:
-    place = _place(text, draw)
-    text[place:place] = piece
-    return text
-
-
-_KINDS: tuple[Callable[[bytearray, random.Random], bytearray], ...] = (
-    _flip_bits,
-    _change_bytes,
-    _truncate,
-    _remove,
-    _insert,
-    _duplicate,
-    _zero,
-    _extreme,
-)
+        other = draw.choice(others)
+        first, last = _piece(other, draw)
+        text[place : place + (last - first) * (kind == "overwritten")] = other[first:last]
