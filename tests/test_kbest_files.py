@@ -97,31 +97,22 @@ def test_lists_are_sorted_by_current_weights(decoder):
 
 
 def test_any_weights_may_come(decoder):
+    """Of features that occur, and no others, the weights are read."""
     weights = Weights(["other", "id:z"])
     weights.set(["id:y"], [1.0])
-    sources = decoder.sources("dev")
-    for w in (weights, Weights(decoder.dense_names), weights):
-        values_of = w.read(decoder.features, np.arange(len(decoder.features)))
-        for kbest in decoder.decode(sources, w):
-            for h in range(len(kbest)):
-                ids, values = kbest.row(h)
-                assert (np.diff(ids) > 0).all()
-                assert kbest.score[h] == pytest.approx(float(values_of[ids] @ values))
-            assert (np.diff(kbest.score) <= 0).all()
-    (kbest, _) = decoder.decode(sources, weights)
-    assert kbest.text(0) == "a c"
-    # Of features that occur, and no others, the weights are read.
-    asked: list[list[str]] = []
+    asked = []
 
     class Asked:
         version = 0
 
-        def read(self, features, ids):  # type: ignore[no-untyped-def]
+        def read(self, features, ids):
             asked.append(sorted(features.names(ids)))
             return weights.read(features, ids)
 
-    decoder.decode(decoder.sources("dev")[1:], Asked())
-    decoder.decode(decoder.sources("dev"), Asked())
+    (kbest,) = decoder.decode(decoder.sources("dev")[1:], Asked())
+    assert kbest.score.tolist() == [0, 0]
+    (kbest, _) = decoder.decode(decoder.sources("dev"), Asked())
+    assert kbest.text(0) == "a c"
     assert asked == [["LM", "id:z"], ["LM", "id:x", "id:y", "id:z"]]
 
 
@@ -407,7 +398,7 @@ WORSE, BETTER = "7 9 4 8 2 7 1 6 10", "8 9 5 8 3 7 1 6 10"
 
 def test_lists_with_statistics(tmp_path):
     f, s = tuning_files(tmp_path, {0: [WORSE, BETTER, WORSE]}, [1, 2, 1])
-    said: list[str] = []
+    said = []
     decoder = KBestFiles(dev=f, dev_scores=s, report=said.append)
     assert said[0].endswith("2 hypotheses of 1 sentences; 1 copies of earlier entries")
     sentences = decoder.sentences("dev", lambda: None)
@@ -419,7 +410,6 @@ def test_lists_with_statistics(tmp_path):
     weights.set(["LM0_0"], [1.0])
     assert evaluate(decoder, weights, sentences)[1] == ["1"]
     (kbest,) = decoder.decode(sentences.sources, weights)
-    assert kbest.text(0) == "1" and kbest.words is None
     gains = bind_metric(BleuPlusOne(), sentences.references, decoder.words).gains(kbest)
     expected = np.array([[8, 5, 3, 1, 9, 8, 7, 6, 9, 10], [7, 4, 2, 1, 9, 8, 7, 6, 9, 10]])
     assert gains.tolist() == BleuPlusOne().score(expected).tolist()

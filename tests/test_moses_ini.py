@@ -165,7 +165,7 @@ BAD_MODELS = [
     ("PhraseDictionaryMemory", "PhraseDictionaryCompact", 12, "PhraseDictionaryMemory"),
     ("Distortion\n", "Distortion\nGeneration\n", 15, "Generation is not supported"),
     ("Distortion\n", "Distortion\nDistortion\n", 15, "a second Distortion"),
-    ("Distortion\n", "Distortion name=D\n", 14, "another name than Distortion0"),
+    ("Distortion\n", "Distortion name=D\n", 14, "one not called Distortion0"),
     ("Distortion\n", "Distortion\nLexicalReordering type=msd-forward-f\n", 15, "second reordering"),
     ("Distortion\n", "Distortion x\n", 14, "'x' is no setting"),
     ("type=wbe-msd-", "type=wbe-", 13, "reordering type"),
@@ -185,9 +185,9 @@ BAD_MODELS = [
     ("\n200\n", "\n0\n", 25, "stack must be 1 or more, not 0"),
 ]
 BAD_WEIGHTS = [
-    ("-0.5", "nan", 15, "no name with weights that are finite numbers"),
-    ("TargetLM = 0.5", "TargetLM 0.5", 17, "no name with weights"),
-    ("TargetLM = 0.5", "= 0.5", 17, "no name with weights"),
+    ("-0.5", "nan", 15, "no name with finite numbers"),
+    ("TargetLM = 0.5", "TargetLM 0.5", 17, "no name with finite numbers"),
+    ("TargetLM = 0.5", "= 0.5", 17, "no name with finite numbers"),
     ("OSM=", "LM_big=", 19, "LM_big has weights already"),
     ("WT_auf~on", "OSM_4", 20, "OSM_4 has a weight already, in line 19"),
     ("WT_auf~on", "WT_das~the", 20, "WT_das~the has a weight in {folder}/sparse as well"),

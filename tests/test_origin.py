@@ -244,12 +244,11 @@ def test_weights_of_lists(run, tmp_path):
     with_model, tuned = tmp_path / "with_model", Weights()
     tuned.set(["LM"], [0.5])
     save_weights(with_model, tuned, read_origin(run.weights))
-    moved = Path(shutil.copy(weights, tmp_path / "moved.gz"))
-    for path in (weights, moved, with_model):
+    for path in (weights, with_model):
         reranked = run_command("rerank", f"weights={path}", "input=lists", folder=tmp_path)
         assert reranked.check().out == "a good day\nthank you\n"
-        if path is not with_model:
-            assert "translates nothing" in refused(tmp_path, path)
+    assert "translates nothing" in refused(tmp_path, weights)
+    moved = Path(shutil.copy(weights, tmp_path / "moved.gz"))
     assert "translates nothing" in refused(run.place, moved, "data=example", *MODEL)
     start = [*options, "init=file", f"init.file={with_model}", "hydra.run.dir=second"]
     outcome = run_command("train", *start, folder=tmp_path).check()

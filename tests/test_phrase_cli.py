@@ -1,8 +1,5 @@
 """The commands with the phrase-based decoder, on the bundled example and a tiny moses.ini."""
 
-import csv
-import io
-
 import pytest
 from commands import example_source, run_command, train_until_saved
 from hydra import compose, initialize_config_dir
@@ -54,46 +51,27 @@ def test_the_published_experiment(tuned):
     assert translations == read_lines(tuned / "run" / "dev.translations.txt")
 
 
-def test_tuning_on_the_bitext_leaves_sentences_out(tuned):
-    """The model is there already; each sentence is decoded without its own counts."""
-    options = [*SHORT, "tuner.tune_on=train", "model.folds=2", "hydra.run.dir=train"]
-    outcome = run_command("train", "experiment=green2013", *options, folder=tuned)
-    assert "extracted" not in outcome.check().out
-    assert templates_of(tuned / "train") == {"rule_id", "alignment", "lex_reordering"}
-
-
 def test_a_hierarchical_system_beside_one_with_phrases(tuned, run):
-    """Each has its own derivation, with what it covers, and features that the other may lack."""
+    """Each has its own derivation, with what it covers."""
     models = tuned / "outputs" / "models"
     if not (models / "example").exists():
         (models / "example").symlink_to(run.place / "outputs" / "models" / "example")
     systems = f"systems={{rules:{run.folder},phrases:run}}"
-    options = ["explain", systems, "sentence=3", "rows=null", "plot=explain.png"]
+    options = ["explain", systems, "sentence=3", "plot=explain.png"]
     text = run_command("analyse", *options, "table=text", folder=tuned).check().out
     assert (tuned / "explain.png").stat().st_size > 0
     assert "rules and phrases have different models, and neither scores what" in text
     assert "scores its own translation" not in text
-    table = run_command("analyse", *options[:-1], "table=csv", folder=tuned).check().out
-    found = {row["feature"]: row for row in csv.DictReader(io.StringIO(table))}
     source = example_source("test")[2].split()
     for name, folder, place in (("rules", run.folder, run.place), ("phrases", "run", tuned)):
-        weights = weights_of(place / folder / "weights.txt.gz")
         (place / "third").write_text(" ".join(source) + "\n")
-        given = [f"weights={folder}/weights.txt.gz", "input=third", "n_best=1"]
-        line = run_command("translate", *given, folder=place).check().out.splitlines()[0]
-        _, words, features, score = line.split(" ||| ")
-        fired = [feature.rpartition("=") for feature in features.split()]
-        assert f"\n{name}: {words}\n" in text
-        for feature, _, value in fired:
-            if weights.get(feature) and float(value):
-                assert float(found[feature][f"value in {name}"]) == pytest.approx(float(value))
-        total = sum(float(row[f"adds in {name}"]) for row in found.values())
-        assert total == pytest.approx(float(score), abs=1e-4)
+        given = [f"weights={folder}/weights.txt.gz", "input=third"]
+        words = run_command("translate", *given, folder=place).check().out
+        assert f"\n{name}: {words}" in text
         # Phrases, and rules beside each other, cover the sentence, each word once.
         lines = text.partition(f"\n{name}: ")[2].split("\n\n")[0].splitlines()[1:]
-        top = [one for one in lines if one.startswith("  ") and one[2] != " "]
         covered = []
-        for one in top:
+        for one in (one for one in lines if one.startswith("  ") and one[2] != " "):
             first, _, last = one.strip().partition(":")[0].partition("-")
             covered += range(int(first), int(last or first) + 1)
         assert sorted(covered) == list(range(1, len(source) + 1))

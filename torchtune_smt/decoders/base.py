@@ -203,11 +203,9 @@ def lists_of(
             f"{wanted[:5]}, it returned {len(there)} {there[:5]}"
         )
     elif not all(0 < size <= (k or size) for size in np.diff(lists.begin).tolist()):
-        wrong = "a hypothesis for each sentence, one without words if there is none, and no more "
-        wrong += "than k"
+        wrong = "a hypothesis for each sentence, one without words if need be, and no more than k"
     elif lists.features is None or not (lists.words is None or lists.words is decoder.words):
-        wrong = "lists with features=self.features and words=self.words, which others look names "
-        wrong += "up in"
+        wrong = "lists with features=self.features and words=self.words, where others look"
     else:
         return lists
     raise InputError(f"the decoder {type(decoder).__name__} must return {wrong}")

@@ -57,16 +57,8 @@ from torchtune_smt.models.folder import (
 
 logger = logging.getLogger(__name__)
 
-LEAVE_OUT: Final = ("sentence", "identical")
 # Pairs of a bitext that take a while, so that each step is said before it begins.
-_LARGE = 5_000
-_DOING = {
-    ALIGNMENT: "aligning",
-    GRAMMAR: "extracting",
-    LANGUAGE_MODEL: "estimating a language model",
-    **dict.fromkeys(CLASSES, "finding classes of words"),
-    FOLDS: "estimating cross-fitted language models",
-}
+_LARGE: Final = 5_000
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ class BuiltModel(Checked, ModelSource):
         table_limit=integer(1),
         order=integer(1, 6),
         folds=integer(2).or_this(0),
-        leave_out=one_of(*LEAVE_OUT),
+        leave_out=one_of("sentence", "identical"),
     )
     from_bitext: ClassVar[bool] = True
 
@@ -151,7 +143,7 @@ class BuiltModel(Checked, ModelSource):
             report(f"building the model in {self.folder}: {reason}")
             self.build(corpus or bitext(), lambda step: report(f"  {step}"), folds=folds)
         model = load_model(self.folder, folds=folds, may_write=may_write)
-        if self.leave_out == LEAVE_OUT[0]:
+        if self.leave_out == "sentence":
             return model
         assert isinstance(model.grammar, ExtractedGrammar)
         return replace(model, grammar=model.grammar.leaving_out_identical())
@@ -194,7 +186,7 @@ class BuiltModel(Checked, ModelSource):
         except (ValueError, KeyError, TypeError):
             return f"{path} is damaged"
         folds = folds and self.folds > 0
-        built.setdefault("leave_out", LEAVE_OUT[0])
+        built.setdefault("leave_out", "sentence")
         if self.classes is None:
             # Those that are there do no harm.
             built["classes"] = None
@@ -258,7 +250,7 @@ class BuiltModel(Checked, ModelSource):
 
         def write_folds() -> tuple[str, str]:
             numbers = None
-            if self.leave_out != LEAVE_OUT[0]:
+            if self.leave_out == "identical":
                 grammar = load_grammar(folder / GRAMMAR).leaving_out_identical()
                 numbers = [grammar.left_out_first(i) for i in range(len(targets))]
             path, settings = folder / FOLDS, (self.folds, *language_model)
@@ -278,21 +270,22 @@ class BuiltModel(Checked, ModelSource):
             "alignment": self._alignment_digest(),
         }
         digests = part_digests(made_from)
-        steps = {
-            ALIGNMENT: write_alignment,
-            GRAMMAR: write_grammar,
-            LANGUAGE_MODEL: write_language_model,
-        }
+        steps = [
+            (ALIGNMENT, "aligning", write_alignment),
+            (GRAMMAR, "extracting", write_grammar),
+            (LANGUAGE_MODEL, "estimating a language model", write_language_model),
+        ]
         if self.classes is not None:
             for part, text in zip(CLASSES, (sources, targets), strict=True):
-                steps[part] = partial(write_classes_of, part, text)
+                of_side = partial(write_classes_of, part, text)
+                steps.append((part, "finding classes of words", of_side))
         if folds and self.folds:
-            steps[FOLDS] = write_folds
+            steps.append((FOLDS, "estimating cross-fitted language models", write_folds))
         parts: dict[str, str] = {}
-        for part, write in steps.items():
+        for part, doing, write in steps:
             before = time.perf_counter()
             if len(sources) >= _LARGE:
-                logger.info("  %s ...", _DOING[part])
+                logger.info("  %s ...", doing)
             taken = take_over(part, digests[part], Path(self.folder), folder)
             if taken is None:
                 parts[part], said = write()

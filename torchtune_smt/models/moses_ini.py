@@ -106,8 +106,8 @@ class MosesIni:
             for there in (names, self.weights)
         )
         if scores != weights:
-            message = f"{label} has {weights} weights, and {table} has {scores} scores"
-            raise self.error(f"{message}; give each its weight", self.weight_lines[label])
+            message = f"{label} has {weights} weights, and {table} has {scores} scores to weigh"
+            raise self.error(message, self.weight_lines[label])
 
 
 def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> MosesIni:
@@ -209,7 +209,7 @@ class Sections:
                 name = begun
                 if name in self._begin and name in read:
                     message = f"a second [{name}] (the first is in line {self._begin[name]})"
-                    raise self.error(f"{message}; leave one of them", number)
+                    raise self.error(message, number)
                 self._begin.setdefault(name, number)
                 self._lines.setdefault(name, [])
             elif name is None:
@@ -264,8 +264,8 @@ class Sections:
             values = [finite_number(value) for value in split_words(rest)] if rest else []
             numbers = [value for value in values if value is not None]
             if not label or not values or len(numbers) < len(values):
-                message = f"{text!r} is no name with weights that are finite numbers"
-                raise self.error(f"{message}; write `Name= 0.5`", line)
+                message = f"{text!r} is no name with finite numbers; write `Name= 0.5`"
+                raise self.error(message, line)
             if label in found:
                 raise self.error(f"{label} has weights already; remove one line", line)
             found[label] = numbers, line
@@ -296,8 +296,8 @@ class Sections:
             names = numbered(own[label], width) if label in own else names_in_lists(label, width)
             for name, value in zip(names, values, strict=True):
                 if name in lines:
-                    before = f"{name} has a weight already, in line {lines[name]}"
-                    raise self.error(f"{before}; remove one of them", line)
+                    before = f"{name} has a weight already, in line {lines[name]}; remove one"
+                    raise self.error(before, line)
                 weights[name], lines[name] = value, line
         if _UNKNOWN_WORDS in own:
             weights.setdefault(f"{_UNKNOWN_WORDS}_0", _DEFAULT)
@@ -313,8 +313,8 @@ class _Reader(Sections):
             self._check(feature, features[:place])
         for feature in features:
             if feature.kind in _BINARY and not binary:
-                message = f"PhraseDictionaryMemory and its text are needed: {feature.kind} "
-                raise self.error(message + refusal(_BINARY[feature.kind]), feature.line)
+                what = f"{feature.kind} {refusal(_BINARY[feature.kind])}"
+                raise self.error(f"PhraseDictionaryMemory is needed: {what}", feature.line)
         phrases = self._only(features, _PHRASES, "phrase table")
         language_model = self._only(features, _LANGUAGE_MODELS, "language model")
         reordering = None
@@ -350,11 +350,11 @@ class _Reader(Sections):
         own = LANGUAGE_MODEL if kind in _LANGUAGE_MODELS else f"{kind}0"
         theirs = {LANGUAGE_MODEL, *(f"{penalty}0" for penalty in _PENALTIES)} - {own}
         if kind in _PENALTIES and name != own:
-            message = f"a second {kind}, or one of another name than {own}, is not supported"
-            raise self.error(f"{message}; remove it, in [weight] as well", feature.line)
+            message = f"a second {kind}, or one not called {own}, is not supported; remove it"
+            raise self.error(message, feature.line)
         if name in theirs.union(other.name for other in before):
-            message = f"another feature is called {name}; give {kind} another name="
-            raise self.error(f"{message}, in [weight] as well", feature.line)
+            message = f"another feature is called {name}; give {kind} a name= of its own"
+            raise self.error(message, feature.line)
 
     def _only(self, features: list[Feature], kinds: tuple[str, ...], what: str) -> Feature:
         """Return the one feature of some kinds."""
