@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 from optim_reference import oscar_prox
-from scipy.optimize import LinearConstraint, linprog, minimize
+from scipy.optimize import linprog
 
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SmoothedHinge, SquaredHinge
@@ -64,17 +64,18 @@ def objective(x, n_dense, loss, penalty, w):
     return loss.mean(x @ w) + penalties(penalty, size.size) @ size
 
 
-def program(x, n_dense, penalty):
-    """Return OSCAR with shortfalls s >= 1 - xw as a program: costs, bounds, and A v >= least.
+def hinge_minimum(x, n_dense, penalty):
+    """The least mean hinge with OSCAR, by linear programming.
 
-    Variables: w, the shortfalls of the pairs, |w| of each sparse feature, and a maximum for each
-    two of them.
+    Variables: w, the shortfalls s >= 1 - xw of the pairs, |w| of each sparse feature, and a maximum
+    for each two of them.
     """
     n, d = x.shape
     u = d - n_dense
     two = list(itertools.combinations(range(u), 2))
     alone = penalty.lambda1 + penalty.lambda2 * (penalty.dimension - u)
-    cost = np.concatenate([np.zeros(d + n), np.full(u, alone), np.full(len(two), penalty.lambda2)])
+    costs = np.zeros(d), np.full(n, 1.0 / n), np.full(u, alone), np.full(len(two), penalty.lambda2)
+    cost = np.concatenate(costs)
     size, most = d + n, d + n + u
     # Each is at least 0: s - (1 - xw), |w| - w, |w| + w, max - |w|.
     rows = [np.hstack([x, np.eye(n), np.zeros((n, u + len(two)))])]
@@ -90,47 +91,10 @@ def program(x, n_dense, penalty):
         rows.append(row)
     matrix = np.vstack(rows)
     bounds = [(None, None)] * d + [(0.0, None)] * (cost.size - d)
-    return cost, bounds, matrix, np.append(np.ones(n), np.zeros(len(matrix) - n))
-
-
-def hinge_minimum(x, n_dense, penalty):
-    """The least mean hinge with OSCAR, by linear programming."""
-    n, d = x.shape
-    cost, bounds, matrix, least = program(x, n_dense, penalty)
-    cost[d : d + n] = 1.0 / n
+    least = np.append(np.ones(n), np.zeros(len(matrix) - n))
     found = linprog(cost, -matrix, -least, bounds=bounds)
     assert found.status == 0
     return found.fun
-
-
-def squared_hinge_minimum(x, n_dense, penalty):
-    """The least mean squared hinge with OSCAR, as a quadratic program, and its weights.
-
-    Sequential quadratic programming finds its way in a few steps where d is small.
-    """
-    n, d = x.shape
-    cost, bounds, matrix, least = program(x, n_dense, penalty)
-    short = slice(d, d + n)
-    start = np.zeros(cost.size)
-    start[short] = 1.0
-
-    def slope(v):
-        found = cost.copy()
-        found[short] += v[short] / n
-        return found
-
-    found = minimize(
-        lambda v: 0.5 * v[short] @ v[short] / n + cost @ v,
-        start,
-        jac=slope,
-        method="SLSQP",
-        bounds=bounds,
-        constraints=LinearConstraint(matrix, least, np.inf),
-        options={"maxiter": 500, "ftol": 1e-13},
-    )
-    # Or rounding lets no direction lead down.
-    assert found.status in (0, 8) and (matrix @ found.x >= least - 1e-9).all()
-    return found.fun, found.x[:d]
 
 
 def fista(x, n_dense, loss, penalty, steps):

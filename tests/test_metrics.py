@@ -1,8 +1,8 @@
 """Metrics against sacrebleu, other tools' numbers, plain definitions, and published errors."""
 
-import gzip
 import logging
 import math
+import re
 import tarfile
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
-from small_lists import ON_LISTS, edits, kbest_of, put, weights_of
+from small_lists import ON_LISTS, edits, kbest_of, put
 
 from torchtune_smt import KBestLists, KBestMira, Mert, measured, minimum_risk, tune
 from torchtune_smt.core.errors import InputError
@@ -240,48 +240,42 @@ def test_references_that_are_there_and_that_are_not():
             BleuPlusOne().bind(references, Vocabulary())
 
 
-@pytest.mark.parametrize("metric", [BleuPlusOne(), PhrasalBleu()])
-def test_lists_bring_their_statistics(metric):
+def test_lists_bring_their_statistics():
     """Where they do, words are not asked."""
     words = Vocabulary()
     references = [[["a", "b", "c"], ["a", "c"]], [["b"]]]
     kbests = [kbest_of(1, [["b"], ["a"]], words), kbest_of(0, [["a", "b"], []], words)]
     lists = KBestLists.of(kbests)
-    bound = bind_metric(metric, references, words)
     counted = BleuReferences(references, words).with_statistics(lists)
     assert counted.statistics.dtype == np.int32 and counted.statistics.shape == (4, 10)
     assert BleuReferences([], words).with_statistics(counted) is counted
     without_words = replace(counted, tokens=None, token_begin=None)
-    gains = with_gains(bound, lists).gain.tolist()
-    assert with_gains(bound, without_words).gain.tolist() == gains
-    if metric == BleuPlusOne():
-        none = bind_metric(metric, [[], []], words)
-        assert with_gains(none, without_words).gain.tolist() == gains
-    else:
-        with pytest.raises(InputError, match="PhrasalBleu needs the words of the hypotheses"):
-            bind_metric(metric, [[], []], words)
+    none = bind_metric(BleuPlusOne(), [[], []], words)
+    for metric, bound in ((BleuPlusOne(), none), (PhrasalBleu(), None)):
+        own = bind_metric(metric, references, words)
+        gains = with_gains(own, lists).gain.tolist()
+        assert with_gains(bound or own, without_words).gain.tolist() == gains
+    with pytest.raises(InputError, match="PhrasalBleu needs the words of the hypotheses"):
+        bind_metric(PhrasalBleu(), [[], []], words)
 
 
 @pytest.mark.parametrize("metric", ["bleu", "phrasal", "external"])
 def test_a_part_of_a_set_has_the_gains_of_the_whole(metric, tmp_path):
-    words = Vocabulary()
+    words, hypotheses = Vocabulary(), [["a", "b"], ["b", "a"], ["d"]]
     references = [[["a", "b"], ["c"]], [["b", "a", "d"]], [["d", "d"]], [["a"]]]
-    hypotheses = [["a", "b"], ["b", "a"], ["d"]]
-    if metric == "external":
-        lines = [f"{i} ||| {' '.join(h)} ||| {i + len(h)}" for i in range(4) for h in hypotheses]
-        metric = ExternalScores(put(tmp_path, {"scores": lines}))
-    else:
-        metric = BleuPlusOne() if metric == "bleu" else PhrasalBleu()
+    lines = [f"{i} ||| {' '.join(h)} ||| {i + len(h)}" for i in range(4) for h in hypotheses]
+    external = ExternalScores(put(tmp_path, {"scores": lines}))
+    metric = {"bleu": BleuPlusOne(), "phrasal": PhrasalBleu()}.get(metric, external)
     whole = Sentences.of([["x"]] * 4, references)
     assert whole.numbered_references() == references
     part = whole.part([1, 2, 3]).part([0, 2])
     assert [source.index for source in part.sources] == [1, 3]
-    bound, bound_part = (
-        bind_metric(metric, some.numbered_references(), words) for some in (whole, part)
-    )
-    for i in (1, 3):
-        kbest = kbest_of(i, hypotheses, words)
-        assert bound_part.gains(kbest).tolist() == bound.gains(kbest).tolist()
+    gains = [
+        [bound.gains(kbest_of(i, hypotheses, words)).tolist() for i in (1, 3)]
+        for some in (whole, part)
+        for bound in [bind_metric(metric, some.numbered_references(), words)]
+    ]
+    assert gains[0] == gains[1]
     # Lists with statistics need no references.
     assert Sentences.of([["x"]] * 2, [[], []]).part([1]).numbered_references() == [[]]
 
@@ -487,11 +481,10 @@ def test_solvers_of_a_corpus_score_take_that_of_the_metric(solver, tmp_path):
 
 # The tuner and the metric; its name, its score of the start, and the best that there is.
 RUNS = {
-    "pro external": ("comet", "0.2000", "0.7000"),
     "mert external": ("comet", "0.2000", "0.7000"),
     "online external": ("comet", "0.2000", "0.7000"),
     "mert wer": ("WER", "33.333", "0.000"),
-    "mert mix": ("mix(BLEU, WER)", "", "100.00"),
+    "pro mix": ("mix(BLEU, WER)", "", "100.00"),
 }
 
 
@@ -513,27 +506,21 @@ def test_what_is_tuned_decides(names, tmp_path):
     put(tmp_path, {**files, "start": "a_0 1\nb_0 0\n"})
     given = [*ON_LISTS, "decoder.dev=dev.nbest", "data.dev=[dev.en,dev.en]", "data.tokenize=false"]
     given += ["init=file", "init.file=start", f"tuner={tuner}", f"metric={metric}"]
-    given += {
-        "external": ["metric.path=comet.scores"],
-        "mix": ["metric.weights={bleu:1,wer:1}", "metric.filters=[bpe]"],
-    }.get(metric, ["metric.filters=[bpe]"])
+    given += ["metric.path=comet.scores" if metric == "external" else "metric.filters=[bpe]"]
+    given += ["metric.weights={bleu:1,wer:1}"] if metric == "mix" else []
     given += ["optimizer.lr=1"] if tuner == "online" else []
     out = run_command("train", *given, "hydra.run.dir=run", folder=tmp_path).check().out
     name, worst, best = RUNS[names]
-    assert f"before tuning: dev {name} {worst}" in out
-    lines = out.splitlines()
-    table = lines.index(next(line for line in lines if line.startswith(f"{name} ")))
-    assert lines[table + 1].split()[2] == best
-    assert "gained nothing" not in out
+    assert f"before tuning: dev {name} {worst}" in out and "gained nothing" not in out
+    table = re.search(rf"\n{re.escape(name)} .*\n(.*)\n(.*)\n", out)
+    assert table[1].split()[2] == best
     second = texts[1].format(0)
     assert second in (tmp_path / "run" / "dev.translations.txt").read_text()
     if metric == "external":
         assert "before tuning: dev comet 0.2000, dev BLEU 100.00" in out
         assert "dev comet 0.7000, BLEU" in out
-        assert lines[table + 1].split() == ["dev", "0.2000", "0.7000", "+0.5000"]
-        assert lines[table + 2].startswith("BLEU ")
-        weights = weights_of(tmp_path / "run" / "weights.txt.gz")
-        assert weights["b_0"] > weights.get("a_0", 0.0)
+        assert table[1].split() == ["dev", "0.2000", "0.7000", "+0.5000"]
+        assert table[2].startswith("BLEU ")
 
 
 # Scores of a corpus
@@ -569,27 +556,24 @@ def test_corpus_scores_equal_sacrebleu(metric, lowercase):
             assert (found.score.name, found.score.score) == (score.name, score.score)
     if metric == "bleu":
         assert "nrefs:var|" in found.score.signature and "tok:13a" in found.score.signature
-    # By its functions, with the references' columns written out.
     columns = list(zip(*(one + [None] * (3 - len(one)) for one in REFERENCES), strict=True))
-    assert reference_streams(REFERENCES) == [list(column) for column in columns]
     bleu = sacrebleu.corpus_bleu(HYPOTHESES, columns, tokenize="none").score
     assert corpus_bleu(HYPOTHESES, REFERENCES).score == bleu
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "word"),
-    [
-        (lambda: corpus_bleu(HYPOTHESES, REFERENCES, tokenize="moses"), ValueError, "'moses'"),
-        (lambda: StatisticsExtractor("meteor", REFERENCES), ValueError, "'meteor'"),
-        (lambda: corpus_bleu(HYPOTHESES[:2], REFERENCES), InputError, "2 hypotheses, .* of 3"),
-        (lambda: corpus_bleu([], []), InputError, "no hypotheses"),
-        (lambda: corpus_bleu(["a", "b"], [["a"], []]), InputError, "sentence 1 "),
-        (lambda: SacreBleu("exp", 1), ValueError, "smooth_value"),
-    ],
-)
-def test_what_has_no_score(call, error, word):
-    with pytest.raises(error, match=word):
-        call()
+def test_what_has_no_score():
+    for name, options in (("bleu", {"tokenize": "moses"}), ("meteor", {})):
+        with pytest.raises(ValueError, match="'moses'|'meteor'"):
+            StatisticsExtractor(name, REFERENCES, **options)
+    for hypotheses, references, said in (
+        (HYPOTHESES[:2], REFERENCES, "2 hypotheses, .* of 3"),
+        ([], [], "no hypotheses"),
+        (["a", "b"], [["a"], []], "sentence 1 "),
+    ):
+        with pytest.raises(InputError, match=said):
+            corpus_bleu(hypotheses, references)
+    with pytest.raises(ValueError, match="smooth_value"):
+        SacreBleu("exp", 1)
 
 
 # Many zeros: what is undefined is settled by sacrebleu.
@@ -626,10 +610,8 @@ SCORES = """\
 """
 
 
-@pytest.mark.parametrize("name", ["scores.txt", "scores.txt.gz"])
-def test_scores_are_found_by_sentence_and_words(tmp_path, name):
-    text = SCORES.encode()
-    path = put(tmp_path, {name: gzip.compress(text) if name.endswith(".gz") else text})
+def test_scores_are_found_by_sentence_and_words(tmp_path, caplog):
+    path = put(tmp_path, {"scores.gz": SCORES})
     words = Vocabulary(["dog"])
     bound = ExternalScores(path).bind([[["a"]], [["b"]]], words)
     words.intern(["later"])
@@ -640,16 +622,12 @@ def test_scores_are_found_by_sentence_and_words(tmp_path, name):
     message = f"{path}: has no score of 'the house', a hypothesis of sentence 1 .*missing=worst"
     with pytest.raises(InputError, match=message):
         bound.gains(kbest_of(1, [["the", "dog"], ["the", "house"]], words))
-
-
-def test_a_missing_hypothesis_takes_the_worst_score(tmp_path, caplog):
-    words, path = Vocabulary(), put(tmp_path, {"scores": SCORES})
+    # Or what is missing takes the worst score.
     bound = ExternalScores(path, missing="worst").bind([[["a"]], [["b"]], [["c"]]], words)
     strings = [["the", "dog"], *([f"w{i}"] for i in range(12))]
     with caplog.at_level(logging.WARNING):
         assert list(bound.gains(kbest_of(1, strings, words))) == [-0.5] * 13
         assert list(bound.gains(kbest_of(0, [["a", "house"], ["a"]], words))) == [0.25, -0.2]
-    assert bound.n_missing == 13
     said = [record.getMessage().partition(": ")[2].split() for record in caplog.records]
     assert [(one[0], one[-4]) for one in said] == [("1", "'w0'"), ("10", "'w9'")]
     with pytest.raises(InputError, match="no score of 'c', a hypothesis of sentence 2 .*score it$"):
@@ -659,10 +637,8 @@ def test_a_missing_hypothesis_takes_the_worst_score(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "expected 'sentence"),
         ("0 ||| a house", "expected 'sentence"),
         ("one ||| a house ||| 0.3", "'one' is no number of a sentence"),
-        ("-1 ||| a house ||| 0.3", "'-1' is no number of a sentence"),
         ("0 ||| a ||| nan", "the score 'nan' is no finite number"),
         ("0 ||| a  house ||| 0.3", "scores a hypothesis 0.3 that an earlier line scores 0.25"),
     ],
