@@ -1,10 +1,6 @@
 """Decoding on an engine gives what decoding here gives."""
 
-from __future__ import annotations
-
 import pickle
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +8,8 @@ from test_online import DENSE, ListDecoder, random_lists, sentences_of
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.parallel.decode import Decode, DecodeTask, DecodeWorker
-from torchtune_smt.parallel.engine import InProcess, Worker
+from torchtune_smt.parallel.engine import InProcess
 
 LISTS = random_lists(5, sentences=11)
 SOURCES = sentences_of(LISTS).sources
@@ -23,37 +18,37 @@ SOURCES = sentences_of(LISTS).sources
 class Meeting(ListDecoder):
     """Says which features sentences have, without decoding them."""
 
-    def meet(self, sources: Sequence[Source]) -> None:
+    def meet(self, sources):
         names = {n for source in sources for _, row, _ in LISTS[source.index] for n in row}
         self.features.intern(sorted(names))
 
 
-def weights() -> Weights:
+def weights():
     found = Weights(DENSE)
     names = [f"s:{i}" for i in range(0, 30, 2)]
     found.set([*DENSE, *names], np.random.default_rng(1).normal(size=2 + len(names)))
     return found
 
 
-def open_worker() -> Worker:
+def open_worker():
     """Open a worker that has met other sentences before; what it is sent and returns is pickled."""
     decoder = ListDecoder(LISTS)
     decoder.decode(SOURCES[::-1], weights())
     worker = DecodeWorker(decoder)
 
-    def work(*sent: Any) -> Any:
+    def work(*sent):
         return pickle.loads(pickle.dumps(worker(*pickle.loads(pickle.dumps(sent)))))
 
     return work
 
 
-def content(lists: KBestLists) -> list[list[Any]]:
+def content(lists):
     parts = [lists.index, lists.begin, lists.score, *vars(lists.rows).values()]
     texts = [lists.text(h) for h in range(lists.n_hypotheses)]
     return [*(part.tolist() for part in parts if part is not None), texts]
 
 
-def test_lists_are_those_of_the_decoder_itself() -> None:
+def test_lists_are_those_of_the_decoder_itself():
     engine = InProcess()
     engine.serve(open_worker)
     local, own = Meeting(LISTS), Meeting(LISTS)
@@ -73,7 +68,7 @@ def test_lists_are_those_of_the_decoder_itself() -> None:
         assert content(some[0]) == content(some[1])
 
 
-def test_what_travels_is_of_the_lists_alone() -> None:
+def test_what_travels_is_of_the_lists_alone():
     decoder = ListDecoder(LISTS)
     decoder.decode(SOURCES, weights())
     lists = DecodeWorker(decoder)(weights().frozen(), DecodeTask(SOURCES[:1], 2))
@@ -83,7 +78,7 @@ def test_what_travels_is_of_the_lists_alone() -> None:
     assert lists.words.names(range(len(lists.words)))[0] == "w0" and len(lists.words) == 3
 
 
-def test_stored_lists_are_not_decoded() -> None:
+def test_stored_lists_are_not_decoded():
     decoder = ListDecoder(LISTS)
     vars(decoder)["stored"] = True
     with pytest.raises(InputError, match="k-best lists are read from files here"):

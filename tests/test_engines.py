@@ -1,14 +1,11 @@
 """Engines: results in order, whatever happens to workers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,32 +20,32 @@ PLAIN = [(n, "") for n in range(9)]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("toys")
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path) -> Iterator[LocalEngine]:
+def engine(folder):
     engine = LocalEngine(workers=2, deadline=20)
     engine.serve(OpenToy(folder))
     yield engine
     engine.close()
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended."""
+def gone(pid):
+    """Whether a process ends soon."""
     for _ in range(200):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
-            return True
+            state = "Z"
         if state == "Z":
-            return True
+            break
         time.sleep(0.05)
-    return False
+    return state == "Z"
 
 
-def test_results_are_in_the_order_of_tasks(engine: LocalEngine, folder: Path) -> None:
+def test_results_are_in_the_order_of_tasks(engine, folder):
     here = InProcess()
     here.serve(OpenToy(folder))
     tasks = [(n, "slow" if n in (0, 5) else "") for n in range(9)]
@@ -63,7 +60,7 @@ def test_results_are_in_the_order_of_tasks(engine: LocalEngine, folder: Path) ->
     assert list(engine.map(3, [])) == []
 
 
-def test_a_worker_is_given_what_it_had_before(engine: LocalEngine) -> None:
+def test_a_worker_is_given_what_it_had_before(engine):
     tasks = [(n, "meet") for n in range(2)]
     pids = [pid for _, pid in engine.map(101, tasks)]
     assert pids[0] != pids[1]
@@ -81,13 +78,7 @@ def test_a_worker_is_given_what_it_had_before(engine: LocalEngine) -> None:
         ("hang once", "a worker took more than 2 s (engine.deadline)"),
     ],
 )
-def test_a_worker_that_is_lost_is_replaced(
-    what: str,
-    said: str,
-    engine: LocalEngine,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_worker_that_is_lost_is_replaced(what, said, engine, folder, capsys):
     if what == "hang once":
         engine = LocalEngine(workers=1, deadline=2)
         engine.serve(OpenToy(folder))
@@ -106,19 +97,14 @@ def test_a_worker_that_is_lost_is_replaced(
 
 
 @pytest.mark.parametrize("task", [(0, "", b"x" * (4 << 20)), (0, "long")])
-def test_a_worker_that_stops_within_a_message_is_replaced(
-    folder: Path,
-    task: tuple[object, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_worker_that_stops_within_a_message_is_replaced(folder, task, monkeypatch, capsys):
     """Of a long message a pipe takes a part, and the rest when somebody reads."""
     engine = LocalEngine(workers=1, deadline=2)
     engine.serve(OpenToy(folder))
     ((_, pid),) = engine.map(5, [(1, "")])
     receive = local._Process.receive
 
-    def stopped(process: local._Process) -> bytes:
+    def stopped(process):
         if process.process.pid == pid:
             # What is on its way by then is not all.
             time.sleep(0.3)
@@ -134,7 +120,7 @@ def test_a_worker_that_stops_within_a_message_is_replaced(
     engine.close()
 
 
-def test_a_task_that_kills_all_its_workers(engine: LocalEngine) -> None:
+def test_a_task_that_kills_all_its_workers(engine):
     results = engine.map(1, [(0, ""), (1, "kill"), (2, "")])
     assert next(results)[0] == 0
     with pytest.raises(InputError, match="3 workers were lost over one task.*exit code -9"):
@@ -143,14 +129,14 @@ def test_a_task_that_kills_all_its_workers(engine: LocalEngine) -> None:
     assert [value for value, _ in engine.map(1, PLAIN)] == list(range(9))
 
 
-def test_losses_before_workers_are_open_count_one_after_the_other(tmp_path: Path) -> None:
+def test_losses_before_workers_are_open_count_one_after_the_other(tmp_path):
     engine = LocalEngine(workers=1, attempts=2)
     engine.serve(OpenToy(tmp_path, dying=(0, 2)))
     assert [value for value, _ in engine.map(5, [(1, "kill once"), (2, "")])] == [5, 10]
     engine.close()
 
 
-def test_errors_come_here(engine: LocalEngine, folder: Path) -> None:
+def test_errors_come_here(engine, folder):
     for what, kind, said in (
         ("bad", InputError, "^file:3: is bad; make it good$"),
         ("bug", RuntimeError, "KeyError: 'a bug'"),
@@ -168,14 +154,14 @@ def test_errors_come_here(engine: LocalEngine, folder: Path) -> None:
     hanging.close()
 
 
-def test_nobody_computes_what_nobody_asks_for(engine: LocalEngine, tmp_path: Path) -> None:
+def test_nobody_computes_what_nobody_asks_for(tmp_path):
     engine = LocalEngine(workers=1)
     engine.serve(OpenToy(tmp_path))
     results = engine.map(1, [(0, ""), (1, "wait")])
     next(results)
     while not (found := list(tmp_path.glob("waiting*"))):
         time.sleep(0.02)
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert gone(int(found[0].name.removeprefix("waiting")))
 
 
@@ -208,7 +194,7 @@ elif __name__ == "__main__":
 """
 
 
-def driver(repository: Path, place: Path, *arguments: str) -> subprocess.Popen[str]:
+def driver(repository, place, *arguments):
     (place / "driver.py").write_text(DRIVER)
     (place / "processes").mkdir()
     return subprocess.Popen(
@@ -220,7 +206,7 @@ def driver(repository: Path, place: Path, *arguments: str) -> subprocess.Popen[s
     )
 
 
-def test_no_worker_outlives_a_driver_that_is_killed(repository: Path, tmp_path: Path) -> None:
+def test_no_worker_outlives_a_driver_that_is_killed(repository, tmp_path):
     process = driver(repository, tmp_path)
     while len(found := list(tmp_path.glob("processes/waiting*"))) < 2:
         assert process.poll() is None
@@ -230,9 +216,7 @@ def test_no_worker_outlives_a_driver_that_is_killed(repository: Path, tmp_path: 
     assert all(gone(int(path.name.removeprefix("waiting"))) for path in found)
 
 
-def test_workers_that_die_while_they_are_started_and_opened(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_workers_that_die_while_they_are_started_and_opened(repository, tmp_path):
     # It would wait for ever.
     out, err = driver(repository, tmp_path, "dying").communicate(timeout=100)
     assert out == f"{[5 * n for n in range(12)]}\n", err

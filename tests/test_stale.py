@@ -60,23 +60,12 @@ class SlowDecoder(ListDecoder):
 
 
 def online(settings, decoder):
-    tuner = make(settings, start(), SENTENCES, decoder)
-    return tuner
+    return make(settings, start(), SENTENCES, decoder)
 
 
 def stale(strategy, settings=CHOSEN["adagrad"], decoder=None):
-    decoder = decoder or ListDecoder(LISTS)
-    work = Work(
-        lambda weights, sentences, d: make(settings, weights, sentences, d),
-        start(),
-        SENTENCES,
-        decoder,
-        InProcess(),
-        0,
-        [],
-        0,
-    )
-    return strategy.tuner(work)
+    given = start(), SENTENCES, decoder or ListDecoder(LISTS), InProcess(), 0, [], 0
+    return strategy.tuner(Work(partial(make, settings), *given))
 
 
 def rounds_of(tuner):

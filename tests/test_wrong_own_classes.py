@@ -91,7 +91,7 @@ class Numbers:
         # What is said of what a class does not take names it, and not that of the file.
         ("decoder._target_=mine.Own threads=1", "decoder._target_=mine.Own takes no threads, and"),
         ("tuner._target_=mine.Walk loss=hinge", "tuner._target_=mine.Walk takes no loss, and"),
-        ("tuner._target_=mine.Walk parallel=itermix", "parallel: IterMix gives each shard a dec"),
+        ("tuner._target_=mine.Walk parallel=itermix", "parallel: IterMix spreads the mini-batches"),
         ("tuner._target_=mine.Decoding parallel=decode", "parallel: Decode decodes all sentences"),
     ],
 )
@@ -113,10 +113,8 @@ def test_what_classes_do_not_take(options, said, tmp_path):
             "of_nobody.X",
             "there is no such class (No module named 'of_nobody'); is it spelt so, and",
         ),
-        ("torchtune_smt.losses.Of_nobody", "there is no such class (No module named 'torchtune"),
         ("torchtune_smt.losses.Hinge.no", "there is no such class (type object 'Hinge' has no at"),
         ("torchtune_smt.losses", "this is no class"),
-        ("a..b", "there is no such class (Error loading"),
     ],
 )
 def test_classes_that_cannot_be_had(target, said, tmp_path):
@@ -136,21 +134,18 @@ def test_classes_that_cannot_be_had(target, said, tmp_path):
         assert outcome.err.count("\n") == 1
 
 
-def of_nothing(index, words):
-    lists = of_strings(index, words)
-    return replace(lists.some(np.empty(0, np.int64)), index=lists.index, begin=lists.begin * 0)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda words: None, "must return KBestLists, and returned NoneType"),
         (lambda words: of_strings([7, 3], words), r"asked for 2 \[3, 7\], it returned 2 \[7, 3\]"),
-        (lambda words: of_strings([0, 1], words), r"it returned 2 \[0, 1\]"),
         (lambda words: of_strings([3], words), r"it returned 1 \[3\]"),
         (lambda words: of_strings([3, 7], None), "features=self.features and words=self.words"),
         (lambda words: replace(of_strings([3, 7], words), features=None), "features=self.features"),
-        (lambda words: of_nothing([3, 7], words), "a hypothesis for each sentence, one without"),
+        (
+            lambda words: replace(of_strings([3, 7], words), begin=np.array([0, 2, 2])),
+            "a hypothesis for each sentence, one without",
+        ),
     ],
 )
 def test_lists_of_a_decoder(make, message):
@@ -163,34 +158,25 @@ def test_lists_of_a_decoder(make, message):
             return self.lists
 
     words, weights = Vocabulary(), Weights([]).frozen()
-    with pytest.raises(InputError, match=message) as found:
+    with pytest.raises(InputError, match=f"decoder Own .*{message}"):
         lists_of(Own(make(words), words), SOURCES, weights)
-    assert "decoder Own" in str(found.value)
     two = KBestLists.of_strings([["a", "b"], ["c"]], index=[3, 7], words=words)
     assert lists_of(Own(two, words), SOURCES, weights, 2) is two
     with pytest.raises(InputError, match="decoder Own .* no more than k"):
         lists_of(Own(two, words), SOURCES, weights, 1)
-    right = of_strings([3, 7], words)
-    assert lists_of(Own(right, words), SOURCES, weights) is right
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda k: np.zeros(k + 1),
-        lambda k: np.zeros((k, 1)),
-        lambda k: np.float64(0.5),
-        lambda k: None,
-        lambda k: np.zeros(k, complex),
-    ],
-)
+@pytest.mark.parametrize("wrong", [[0.5, 0.5], np.zeros((2, 1)), 0.5, None, np.zeros(2, complex)])
 def test_gains_of_a_metric(wrong):
-    metric = SimpleNamespace(gains=lambda kbest: wrong(len(kbest)))
-    with pytest.raises(InputError, match=r"SimpleNamespace must return a number .* shape \(2,\)"):
-        with_gains(metric, LISTS)
+    metric = SimpleNamespace(gains=lambda kbest: wrong)
     bound = SimpleNamespace(bind=lambda references, words: metric)
-    with pytest.raises(InputError, match=r"SimpleNamespace must return a number .* shape \(2,\)"):
-        minimum_risk(replace(LISTS, score=np.zeros(5)), bound)
+    some = LISTS.some(np.array([1]))
+    for work in (
+        lambda: with_gains(metric, some),
+        lambda: minimum_risk(replace(some, score=np.zeros(3)), bound),
+    ):
+        with pytest.raises(InputError, match=r"SimpleNamespace must return a number .* \(3,\)"):
+            work()
     listed = SimpleNamespace(gains=lambda kbest: [1] * len(kbest))
     assert with_gains(listed, LISTS).gain.tolist() == [1.0] * 5
 
@@ -211,13 +197,10 @@ class Own:
 
 
 @pytest.mark.parametrize("kind", [FOBOS, AdaGrad, RDA])
-@pytest.mark.parametrize(
-    "answer",
-    [lambda w: w[:1], lambda w: w.sum(), lambda w: None, lambda w: w.numpy()],
-)
-def test_the_prox_of_a_regularizer(kind, answer):
-    with pytest.raises(InputError, match="the prox of Own must return a tensor of the shape"):
-        tuned(Hinge(), partial(kind, lr=0.1, regularizer=Own(answer)))
+def test_the_prox_of_a_regularizer(kind):
+    for answer in (lambda w: w[:1], lambda w: None, lambda w: w.numpy()):
+        with pytest.raises(InputError, match="the prox of Own must return a tensor of the shape"):
+            tuned(Hinge(), partial(kind, lr=0.1, regularizer=Own(answer)))
 
 
 @pytest.mark.parametrize("kind", [FOBOS, RDA])
@@ -258,14 +241,9 @@ def test_parameters_of_a_loss():
     np.testing.assert_allclose(tuned(WithParameter(False)), tuned(Hinge("sum")), rtol=1e-12)
 
 
-class OwnLoss:
+def own_loss(function, reduction="sum"):
     """A loss that is what it is told."""
-
-    def __init__(self, function, reduction="sum"):
-        self.function, self.reduction = function, reduction
-
-    def __call__(self, margins):
-        return self.function(margins)
+    return type("OwnLoss", (), {"reduction": reduction, "__call__": lambda _, m: function(m)})()
 
 
 def nan_above_0(margins):
@@ -277,24 +255,19 @@ def nan_above_0(margins):
     [
         (nan_above_0, DivergenceError, "a value of the loss OwnLoss is not finite"),
         (lambda m: m.detach() ** 2, InputError, "returned numbers that autograd knows no gradient"),
-        (lambda m: torch.zeros_like(m), InputError, "autograd knows no gradient"),
         (lambda m: (m < 1).long(), InputError, "autograd knows no gradient"),
-        (
-            lambda m: torch.ones_like(m, requires_grad=True) * 2,
-            InputError,
-            "OwnLoss does not depend on the margins it is given",
-        ),
+        (lambda m: torch.ones_like(m).requires_grad_() * 2, InputError, "does not depend on the"),
     ],
 )
 def test_values_of_a_loss(function, kind, message):
     with pytest.raises(kind, match=message):
-        tuned(OwnLoss(function))
+        tuned(own_loss(function))
 
 
 @pytest.mark.parametrize("reduction", ["none", None, 3])
 def test_the_reduction_of_a_loss(reduction):
     with pytest.raises(ValueError, match="reduction of the loss OwnLoss must be"):
-        Stochastic(AllPairs(), OwnLoss(torch.exp, reduction), partial(SGD, lr=0.1))
+        Stochastic(AllPairs(), own_loss(torch.exp, reduction), partial(SGD, lr=0.1))
 
 
 def test_a_loss_that_works_in_the_gains():
@@ -327,9 +300,7 @@ def test_modes_of_the_caller_change_nothing(mode, loss, optimizer):
     [
         (np.zeros(3), "must return a torchtune_smt.tuners.solver.Solution, and returned ndarray"),
         (Solution(np.zeros(3, complex), {}), "a weight for each feature, .* complex128"),
-        (Solution(np.zeros(3, object), {}), "a weight for each feature, .* object"),
         (Solution(np.zeros(2), {}), r"of shape \(3,\), .* and shape \(2,\)"),
-        (Solution(np.zeros(5), {}), r"of shape \(3,\), .* and shape \(5,\)"),
     ],
 )
 def test_what_a_solver_returns(found, message):
@@ -341,19 +312,13 @@ def test_what_a_solver_returns(found, message):
         tune(LISTS, GroupedSolver(own, FeatureGroups(np.arange(3), 3)))
 
 
-@pytest.fixture(scope="module")
-def own(run):
-    """A file of classes in the folder of commands, and what is common to runs with them."""
+def test_numbers_of_a_solver(run):
     (run.place / "mine.py").write_text(CLASSES)
     importlib.invalidate_caches()
     sys.modules.pop("mine", None)
-    return [*MODEL, "features=dense", "data.test=null", "tuner.sentences=10", "decoder.k=5"]
-
-
-def test_numbers_of_a_solver(run, own):
-    options = ["tuner=batch", "tuner.solver={_target_:mine.Numbers}", "tuner.iterations=1"]
-    given = [*own, *options, "hydra.run.dir=numbers"]
-    outcome = run_command("train", *given, folder=run.place).check()
+    given = [*MODEL, "features=dense", "data.test=null", "tuner.sentences=10", "decoder.k=5"]
+    given += ["tuner=batch", "tuner.solver={_target_:mine.Numbers}", "tuner.iterations=1"]
+    outcome = run_command("train", *given, "hydra.run.dir=numbers", folder=run.place).check()
     assert "tuning has gained nothing" in outcome.out
     fit = Run(run.place, "numbers", outcome)
     assert [fit.mean(f"fit/{name}") for name in "abcd"] == [3.0, 0.5, 2.0, 1.0]

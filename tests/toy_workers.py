@@ -1,15 +1,11 @@
 """Workers for the tests of engines, which are opened in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torchtune_smt.core.errors import InputError
 
@@ -26,7 +22,7 @@ class OpenToy:
     seconds: float = 0
     dying: tuple[int, ...] = ()
 
-    def __call__(self) -> Callable[[Any, Any], Any]:
+    def __call__(self):
         time.sleep(self.seconds)
         number = len(list(self.folder.glob("opening*")))
         if self.dying:
@@ -34,7 +30,7 @@ class OpenToy:
         if number in self.dying:
             os.kill(os.getpid(), signal.SIGKILL)
 
-        def once(name: str) -> bool:
+        def once(name):
             """Whether nobody has done this yet."""
             try:
                 (self.folder / name).touch(exist_ok=False)
@@ -42,7 +38,7 @@ class OpenToy:
                 return False
             return True
 
-        def work(common: int, task: tuple[Any, ...]) -> tuple[Any, ...]:
+        def work(common, task):
             number, what, *_ = task
             if what == "kill" or (what == "kill once" and once(f"killed{number}")):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -62,10 +58,7 @@ class OpenToy:
                 (self.folder / f"met{common}-{number}").touch()
                 while len(list(self.folder.glob(f"met{common}-*"))) < 2:
                     time.sleep(0.01)
-            if what == "slow":
-                time.sleep(0.2)
-            if what == "slower":
-                time.sleep(4)
+            time.sleep({"slow": 0.2, "slower": 4}.get(what, 0))
             if what == "bad":
                 raise InputError("is bad; make it good", path="file", line=3)
             if what == "bug":
@@ -74,8 +67,6 @@ class OpenToy:
                 raise EOFError("no more")
             if what == "exit":
                 sys.exit(7)
-            if what == "long":
-                return common * number, os.getpid(), bytes(8 << 20)
-            return common * number, os.getpid()
+            return common * number, os.getpid(), *[bytes(8 << 20)] * (what == "long")
 
         return work

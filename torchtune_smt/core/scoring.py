@@ -40,10 +40,11 @@ def score_rows(
     drop_noise: leave a feature out of the gradient where rows cancel but for rounding, which
         AdaGrad would blow up to a step of full size.
     """
-    ids = torch.arange(weight.numel()) if feature is None else torch.from_numpy(feature)
+    # Of numpy: a caller's `with torch.device` makes no other tensor of it.
+    ids = np.arange(weight.numel()) if feature is None else feature
     return sparse_scores(
         weight,
-        ids.to(weight.device),
+        torch.from_numpy(ids).to(weight.device),
         torch.from_numpy(rows.begin).to(weight.device),
         torch.from_numpy(rows.feature.astype(np.int64)).to(weight.device),
         torch.from_numpy(rows.value).to(weight.device, weight.dtype),
