@@ -38,7 +38,7 @@ from torchtune_smt.core.accepts import (
 )
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
-from torchtune_smt.tuners.grouping.learners import option_rules
+from torchtune_smt.tuners.grouping.tuner import option_rules
 
 # What else they are made of, where None will not do.
 NEEDED = {

@@ -26,8 +26,7 @@ from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, ElasticNet
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import AllPairs, ProSampler
-from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.collect import Collector
+from torchtune_smt.tuners.batch import BatchTuner, Collector
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.sentences import score_corpus
 from torchtune_smt.tuners.solver import Solution, solve_lists

@@ -20,8 +20,7 @@ from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import ProSampler
-from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.collect import Collector
+from torchtune_smt.tuners.batch import BatchTuner, Collector
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 from torchtune_smt.tuners.grouping.steps import GroupLearning

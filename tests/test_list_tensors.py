@@ -23,7 +23,7 @@ from torchtune_smt.losses import (
     Softmax,
     is_listwise,
 )
-from torchtune_smt.losses import lists as of_lists
+from torchtune_smt.losses import base as of_lists
 from torchtune_smt.samplers import AllPairs, ProSampler
 from torchtune_smt.tuners.gradient import gradient
 

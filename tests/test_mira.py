@@ -151,27 +151,20 @@ def test_equals_the_reference(case, seed, C, decay, scale):
     assume(not any(close for _, close in scores))
     bleus = [bleu for bleu, _ in scores]
     assert found.report["bleu"] == pytest.approx(max(bleus), abs=1e-12)
-    assert all(bleu < found.report["bleu"] + 1e-12 for bleu in bleus[: found.report["pass"] - 1])
     assert found.report["bleu"] == pytest.approx(bleus[found.report["pass"] - 1], abs=1e-12)
 
 
-def one_step(one, dimension, start, C):
-    """Weights after one list; x, gap and margin of its hope and fear."""
-    lists = flat([one], dimension)
+@pytest.mark.parametrize("C", [0.001, 0.01, 0.1, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_solves_its_quadratic_program(seed, C):
+    (one,), lists = random_lists(seed, n_lists=1, dimension=12)
+    start = 0.1 * np.random.default_rng(seed).normal(size=12)
     hope, fear, gap, margin = kernels.hope_and_fear(
         0, len(one), lists.rows.begin, lists.rows.feature, lists.rows.value, lists.statistics,
         BLEU.code, np.ones(10), np.ones(10), True, start,
     )  # fmt: skip
-    x = lists.rows.dense(dimension)[hope] - lists.rows.dense(dimension)[fear]
-    return KBestMira(C=C, passes=1).solve(lists, start, (0,)).weights, x, gap, margin
-
-
-@pytest.mark.parametrize("C", [0.001, 0.01, 0.1, 1.0])
-@pytest.mark.parametrize("seed", range(5))
-def test_a_step_solves_its_quadratic_program(seed, C):
-    (one,), _ = random_lists(seed, n_lists=1, dimension=12)
-    start = 0.1 * np.random.default_rng(seed).normal(size=12)
-    weights, x, gap, margin = one_step(one, 12, start, C)
+    x = lists.rows.dense(12)[hope] - lists.rows.dense(12)[fear]
+    weights = KBestMira(C=C, passes=1).solve(lists, start, (0,)).weights
     assert gap > 0
     assert x @ start == pytest.approx(margin)
     # min ½‖w - start‖² + C ξ, so that w·x ≥ gap - ξ and ξ ≥ 0; the last variable is ξ.
@@ -190,15 +183,13 @@ def test_a_step_solves_its_quadratic_program(seed, C):
 
 def test_seeds_copies_and_short_hypotheses():
     plain, lists = random_lists(1)
-    start = np.zeros(30)
-    doubled = flat([one + one for one in plain], 30)
-    first, again, other, copies = (
+    start, doubled = np.zeros(30), flat([one + one for one in plain], 30)
+    first, copies, other = (
         KBestMira(passes=5).solve(some, start, seed)
-        for some, seed in ((lists, (7, 1)), (lists, (7, 1)), (lists, (7, 2)), (doubled, (7, 1)))
+        for some, seed in ((lists, (7, 1)), (doubled, (7, 1)), (lists, (7, 2)))
     )
-    for same in (again, copies):
-        assert same.weights.tobytes() == first.weights.tobytes()
-        assert same.report == first.report
+    assert copies.weights.tobytes() == first.weights.tobytes()
+    assert copies.report == first.report
     assert first.weights.tobytes() != other.weights.tobytes()
     assert not start.any()
     # Nor does the background vanish.
@@ -206,8 +197,7 @@ def test_seeds_copies_and_short_hypotheses():
     one += [({0: -1.0, 2: 1.0}, [0, 0, 0, 0, 1, 0, 0, 0, 1, 1])]
     with np.errstate(all="raise"):
         found = KBestMira(decay=0.01).solve(flat([one] * 30, 3), np.zeros(3), (0,))
-    assert np.isfinite(found.weights).all()
-    assert found.weights[0] > 0
+    assert np.isfinite(found.weights).all() and found.weights[0] > 0
 
 
 def test_learns_what_can_be_learned():
@@ -216,10 +206,8 @@ def test_learns_what_can_be_learned():
     for one in lists:
         for row, counts in one:
             row[30] = sum(counts[:4])
-    together = flat(lists, 31)
+    together, oracle = flat(lists, 31), np.eye(31)[30]
     found = KBestMira().solve(together, np.zeros(31), (0,))
-    oracle = np.zeros(31)
-    oracle[30] = 1.0
     assert found.report["bleu"] > score_on(together, np.zeros(31)) + 0.1
     assert found.report["bleu"] > 0.97 * score_on(together, oracle)
     assert found.weights.argmax() == 30

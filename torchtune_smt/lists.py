@@ -14,7 +14,7 @@ from torchtune_smt.core.segments import expected_gain, log_softmax, margins, mat
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.tensors import ListTensors, LogLinear
-from torchtune_smt.losses.lists import loss_of_lists
+from torchtune_smt.losses.base import loss_of_lists
 from torchtune_smt.samplers import PairSampler, list_pairs
 
 __all__ = [

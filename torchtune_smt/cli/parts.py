@@ -31,7 +31,7 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.losses import check_loss
 from torchtune_smt.runs.parts import Optimizers, Parts, SolverOnLists
 from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.grouping.learners import group_learner, option_rules
+from torchtune_smt.tuners.grouping.tuner import group_learner, option_rules
 
 
 def make_parts(cfg: DictConfig) -> Parts:

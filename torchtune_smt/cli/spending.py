@@ -38,7 +38,7 @@ from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.base import GroupLearner
 from torchtune_smt.tuners.grouping.controls import ClusteredWeights
-from torchtune_smt.tuners.grouping.learners import LEARNERS
+from torchtune_smt.tuners.grouping.tuner import LEARNERS
 
 INJECTED: Final = {
     group: {"self", *names.split()}

@@ -7,9 +7,9 @@ from torchtune_smt.losses.base import (
     Reduction,
     check_loss,
     is_listwise,
+    loss_of_lists,
     reduce,
 )
-from torchtune_smt.losses.lists import loss_of_lists
 from torchtune_smt.losses.listwise import ExpectedGain, HopeFear, Ramp, Softmax
 from torchtune_smt.losses.pairwise import Hinge, Logistic, Perceptron
 

@@ -1,9 +1,9 @@
-"""What a loss is: pairwise, on margins; or listwise, on scores and gains."""
+"""What a loss is: pairwise, on margins; or listwise, on scores and gains of whole lists."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Final, Literal, Protocol, TypeGuard, get_args
+from typing import Final, Literal, Protocol, TypeGuard, cast, get_args
 
 from torch import Tensor
 from torch.nn import Module
@@ -11,6 +11,8 @@ from torch.nn import Module
 from torchtune_smt.core.accepts import Checked, accepting, one_of
 from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.segments import margins, matrices
+from torchtune_smt.kbest.tensors import ListTensors
 
 Reduction = Literal["sum", "mean", "each"]
 _REDUCTION: Final = one_of(*get_args(Reduction))
@@ -34,8 +36,7 @@ class PairwiseLoss(Protocol):
 
     @property
     def reduction(self) -> Reduction:
-        """How the pairs of a mini-batch act."""
-        ...
+        """How pairs act, or lists."""
 
     def __call__(self, margins: Tensor) -> Tensor:
         """Return the loss of each pair (tensor [pairs]) from its margin (tensor [pairs])."""
@@ -52,12 +53,10 @@ class ListwiseLoss(Protocol):
     @property
     def listwise(self) -> Literal[True]:
         """True."""
-        ...
 
     @property
     def reduction(self) -> Reduction:
-        """How the lists of a mini-batch act."""
-        ...
+        """How pairs act, or lists."""
 
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list.
@@ -85,12 +84,11 @@ def check_loss(loss: Loss) -> None:
 
     What a class says of `listwise` holds for its subclasses, too: it is how they are called.
     """
-    listwise = is_listwise(loss)
+    name, listwise = type(loss).__name__, is_listwise(loss)
     arguments = ("scores", "gains") if listwise else ("margins",)
     try:
         inspect.signature(loss).bind(*arguments)
     except TypeError:
-        name = type(loss).__name__
         raise TypeError(
             f"the loss {name} has listwise = {listwise}, its own or a parent's, and its __call__ "
             f"does not take ({', '.join(arguments)}): set listwise = {not listwise} in {name}, or "
@@ -98,14 +96,14 @@ def check_loss(loss: Loss) -> None:
         ) from None
     if not hasattr(loss, "reduction"):
         raise TypeError(
-            f"the loss {type(loss).__name__} has no reduction, which says how the "
-            f'{"lists" if listwise else "pairs"} of a mini-batch act: "sum", "mean" or "each"'
+            f"the loss {name} has no reduction, which says how the pairs or lists of a mini-batch "
+            'act: "sum", "mean" or "each"'
         )
-    _REDUCTION.check(f"the reduction of the loss {type(loss).__name__}", loss.reduction)
+    _REDUCTION.check(f"the reduction of the loss {name}", loss.reduction)
     if isinstance(loss, Module) and any(p.requires_grad for p in loss.parameters()):
         raise TypeError(
-            f"the loss {type(loss).__name__} has parameters, which nobody would tune: the "
-            "optimizer has the weights of features alone; make them buffers or numbers"
+            f"the loss {name} has parameters, which nobody would tune: the optimizer has the "
+            "weights of features alone; make them buffers or numbers"
         )
 
 
@@ -133,10 +131,55 @@ def check_losses(losses: Tensor, loss: Loss, given: Tensor) -> Tensor:
 
 
 def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
-    """Return the sum (also for "each") or the mean of some losses; 0 where there are none.
-
-    Raises ValueError: the reduction is not known.
-    """
-    _REDUCTION.check("reduction", reduction)
+    """Return the sum (also for "each") or the mean of some losses; 0 where there are none."""
     total = losses.sum()
     return total / losses.numel() if reduction == "mean" and losses.numel() else total
+
+
+def loss_of_lists(loss: Loss, scores: Tensor, batch: ListTensors) -> Tensor:
+    """Return a loss of each list, or of each pair.
+
+    >>> from torchtune_smt.lists import KBestLists
+    >>> from torchtune_smt.losses import Softmax
+    >>> lists = KBestLists.of_strings([["a", "b"], ["c", "d", "e"]], gains=[[1, 0], [0, 1, 1]])
+    >>> loss_of_lists(Softmax(), Tensor([0, 0, 0, 0, 0]), lists.to_torch())
+    tensor([0.6931, 0.4055])
+
+    loss: of this package or your own.
+    scores (tensor [n]): of all hypotheses, from whatever model.
+    batch: with gains where the loss is listwise, and pairs where it is pairwise.
+
+    Returns tensor [S] or [pairs]: a list of less than two hypotheses has nothing to choose from,
+        and the loss 0.
+
+    Raises ValueError: the batch has no gains, or no pairs, or not a score for each hypothesis.
+        InputError: the loss is of a user's class, and does not return one number for each.
+    """
+    if scores.shape != (batch.row_begin.numel() - 1,):
+        raise ValueError(
+            f"scores are of shape {tuple(scores.shape)}, and there are "
+            f"{batch.row_begin.numel() - 1} hypotheses"
+        )
+    if not is_listwise(loss):
+        if batch.pairs is None:
+            raise ValueError("a pairwise loss needs pairs: lists.to_torch(pairs=...)")
+        given = margins(scores, batch.pairs)
+        return check_losses(cast(PairwiseLoss, loss)(given), loss, given)
+    if batch.gain is None:
+        raise ValueError("these lists have no gains")
+    losses = listwise_losses(loss, scores, batch.gain.to(scores), batch.begin)
+    # 0, for a gradient where no list has anything to choose from.
+    return losses + scores[:0].sum()
+
+
+def listwise_losses(loss: ListwiseLoss, scores: Tensor, gains: Tensor, begin: Tensor) -> Tensor:
+    """Return a loss of each list (tensor [S]); see `loss_of_lists`."""
+    result = scores.new_zeros(begin.numel() - 1)
+    for lists, some_scores, some_gains in matrices(begin, scores, gains):
+        if some_scores.shape[1] > 1:
+            # As differences to the best score. Where its probability is next to 1, the derivative
+            # of its own score is lost in rounding; now it is minus the sum of the others.
+            best = some_scores.detach().argmax(1, keepdim=True)
+            found = loss(some_scores - some_scores.gather(1, best), some_gains)
+            result = result.index_copy(0, lists, check_losses(found, loss, some_scores))
+    return result

@@ -39,8 +39,7 @@ from torchtune_smt.runs.parts import Parts
 from torchtune_smt.runs.rounds import Rounds, check_ending
 from torchtune_smt.runs.task import Task, bind, score_of
 from torchtune_smt.tuners.base import Tuner
-from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.collect import Collector
+from torchtune_smt.tuners.batch import BatchTuner, Collector
 from torchtune_smt.tuners.grouping.base import GroupLearner
 from torchtune_smt.tuners.grouping.steps import (
     MixedLearning,

@@ -34,7 +34,7 @@ class Auto(Checked):
     tens: int = 50
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return the weights that one of the solvers finds; see `Solver.solve`."""
+        """See `Solver.solve`."""
         active, rows = lists.rows.numbered()
         if active.size > self.tens:
             # It brings torch, which a few weights do without.

@@ -24,13 +24,12 @@ def silent(what: str, done: int, total: int, unit: str) -> None:
 class Report:
     """What a round has done, or a part of it.
 
-    kind ("step", "part", "round"): a step is short, and there may be many: a mini-batch. A part is
-        long: groups were learnt.
+    kind: a step is short, and there may be many: a mini-batch. A part is long: groups were learnt.
     numbers: what the log is to have, by names: "train/loss".
     text: for people; that of a step is short.
     sentences: sentences tuned on.
     round: its number, which the loop adds.
-    kept: of a round: whether tuning would have its weights as result if it ended now. The loop adds
+    kept: of a round: whether tuning would have its weights as result if it ended now; the loop adds
         it.
     """
 
@@ -45,8 +44,7 @@ class Report:
 class Tuner(Checked, ABC):
     """Changes weights, round after round; `runs.rounds.Rounds` is the loop.
 
-    weights: those of all rounds; the loop reads them, and sets them in the end.
-    show: see `Show`; the loop sets it.
+    weights: those of all rounds; the loop reads them, and sets them in the end, as it sets `show`.
     unit: what a round is called.
     advice: what to try where nothing was gained.
     results: what the loop's `result` may be.
@@ -84,16 +82,13 @@ class Tuner(Checked, ABC):
     def step_dict(self) -> dict[str, Any] | None:
         """Return, in numbers and tensors, what suffices to take the last step again; see `redo`.
 
-        A tuner whose steps cost much more than to say what they changed has it, and a run that is
-        killed then loses none but the one under way. None: `state_dict` alone will do.
+        With it a run that is killed loses no step but the one under way. None: `state_dict` alone
+        will do.
         """
         return None
 
     def redo(self, step_dict: dict[str, Any]) -> None:
-        """Take the step of which `step_dict` was given; raise ValueError, before anything, if not.
-
-        The weights' names are there already, as for `load_state_dict`.
-        """
+        """Take the step of which `step_dict` was given; else as `load_state_dict`."""
         raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -102,4 +97,3 @@ class Tuner(Checked, ABC):
         It may come from a file: all kinds, lengths and ranges are to be checked. The weights' names
         are there already.
         """
-        return None

@@ -5,21 +5,119 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
 from torchtune_smt.core.accepts import above, accepting, least
 from torchtune_smt.core.archive import DAMAGED, well_formed, whole
-from torchtune_smt.core.arrays import Float64
-from torchtune_smt.metrics.base import Score
-from torchtune_smt.tuners.base import Report, Tuner
-from torchtune_smt.tuners.collect import Collector
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.measure import BLEU, Measure
+from torchtune_smt.kbest.sentences import ELSEWHERE, Sentences
+from torchtune_smt.kbest.store import ListStore
+from torchtune_smt.metrics.base import BoundMetric, Judge, Score
+from torchtune_smt.metrics.bleu import BleuReferences
+from torchtune_smt.metrics.corpus import bleu_of_statistics
+from torchtune_smt.tuners.base import Report, Show, Tuner, silent
+from torchtune_smt.tuners.learner import take
 
 # `Solution` stands here for classes of users, too.
 from torchtune_smt.tuners.solver import Solution as Solution
 from torchtune_smt.tuners.solver import Solver, solve_lists
+
+# Sentences decoded between two reports.
+_BATCH: Final = 64
+
+
+class Collected(NamedTuple):
+    """New hypotheses, the score of the best ones, and how long a pass over the sentences took."""
+
+    new: int
+    score: Score
+    seconds: float
+
+
+@dataclass(eq=False, repr=False)
+class Collector:
+    """Decodes sentences with the weights of the moment and adds to their k-best lists.
+
+    sentences: one at least.
+    metric: of the gains.
+    name: what the sentences are called, where it is shown how many have been decoded.
+    measure: what weights are chosen by: of the statistics of the lists.
+    """
+
+    decoder: Decoder
+    weights: Weights
+    sentences: Sentences
+    metric: BoundMetric
+    lists: ListStore
+    name: str = ""
+    measure: Measure = BLEU
+
+    def __post_init__(self) -> None:
+        references = self.sentences.references if self.sentences.has_references else []
+        if self.measure != BLEU:
+            # Which may be without words.
+            references = [row if any(row) else ELSEWHERE for row in references]
+        self._references = BleuReferences(references, self.decoder.words)
+        self._judge = Judge(self.metric, self.measure)
+
+    def collect(self, show: Show = silent) -> Collected:
+        """Decode all sentences, and end an iteration of the lists.
+
+        Raises InputError: all lists have one hypothesis.
+        """
+        start = time.perf_counter()
+        total, sums = np.zeros(10, np.int64), np.zeros(self.measure.width)
+        done, sources = 0, self.sentences.sources
+        for lists in self._decoded():
+            lists = self._add(lists, total, sums)
+            self.lists.add(lists)
+            done += len(lists)
+            show(f"decoding {self.name}".rstrip(), done, len(sources), "sent")
+        new = self.lists.end_iteration()
+        if self.lists.n_hypotheses <= len(self.sentences):
+            raise InputError(
+                "every list has one hypothesis, which leaves nothing to choose and to learn from; "
+                "let lists be longer (decoder.k)"
+            )
+        return Collected(new, self._score(total, sums), time.perf_counter() - start)
+
+    def score(self) -> Score:
+        """Return the score of the weights of the moment, and leave the lists as they are."""
+        total, sums = np.zeros(10, np.int64), np.zeros(self.measure.width)
+        for lists in self._decoded():
+            self._add(lists.chosen(lists.begin[:-1]), total, sums)
+        return self._score(total, sums)
+
+    def _add(self, lists: KBestLists, total: Int64, sums: Float64) -> KBestLists:
+        """Return lists with statistics and gains; add BLEU's and the measure's of the best."""
+        if self.measure == BLEU:
+            lists = self._references.with_statistics(lists)
+        lists = self._judge.judged(lists)
+        assert lists.statistics is not None
+        best = lists.begin[:-1]
+        # Column by column, as a mean is summed.
+        sums += lists.statistics[best].T.copy().sum(axis=1)
+        bleu = lists.chosen(best) if self.measure != BLEU else lists
+        counts = self._references.with_statistics(bleu).statistics
+        assert counts is not None
+        total += (counts if bleu is not lists else counts[best]).sum(axis=0, dtype=np.int64)
+        return lists
+
+    def _score(self, total: Int64, sums: Float64) -> Score:
+        bleu = bleu_of_statistics(total)
+        return Score(bleu if self.measure == BLEU else self._judge.of_sums(sums), bleu)
+
+    def _decoded(self) -> Iterator[KBestLists]:
+        for lists in self.decoder.decode_all(self.sentences.sources, self.weights, _BATCH):
+            yield take(self.weights, lists)
 
 
 @dataclass(eq=False, repr=False)
@@ -31,12 +129,8 @@ class BatchTuner(Tuner):
     collector: its lists are empty, or those of the run that is taken up again.
     interpolation: Ψ in (0, 1]: W ← Ψ W_new + (1 - Ψ) W_old.
     tolerance: the run is over where decoding brings nothing new and the last iteration has moved no
-        weight by more than this share of the largest one.
+        weight by more than this share of the largest one, which is `moved`.
     dimension: returns OSCAR's d, where it took part in the last solution.
-
-    As attributes:
-    earlier: iterations of the lists that were there before; weights are found on all of them.
-    moved: in the last iteration: the largest change of a weight, as a share of the largest weight.
     """
 
     advice = "fewer features, more sentences, longer lists, another tuner or tuner.patience=null"
@@ -67,8 +161,7 @@ class BatchTuner(Tuner):
     def score(self) -> Score:
         """Decode with the weights as they are, for the next iteration; return what comes out.
 
-        Where the sentences tuned on are those that weights are to be evaluated on, this is the
-        evaluation, and nothing is decoded twice.
+        Where weights are evaluated on the sentences tuned on, nothing is decoded twice.
         """
         return self.collector.collect(self.show).score
 
@@ -115,11 +208,9 @@ class BatchTuner(Tuner):
             f"{active:,} active features, {seconds:.0f} s{'' if d is None else f', d = {d:,}'}"
         )
         # Those that the next iteration begins with.
-        lists = self.collector.lists
-        held = (
-            f"; holding the lists of {lists.n_iterations} iterations ({lists.nbytes / 1e6:,.1f} MB)"
-        )
-        return Report("round", numbers, text + held)
+        held, size = self.collector.lists.n_iterations, self.collector.lists.nbytes / 1e6
+        text += f"; holding the lists of {held} iterations ({size:,.1f} MB)"
+        return Report("round", numbers, text)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what there is besides weights; the lists are in their folder."""

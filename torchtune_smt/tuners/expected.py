@@ -69,7 +69,9 @@ class ExpectedErrors(Checked):
             raise InputError("the lists have no gains; see torchtune_smt.measured")
         active, rows = lists.rows.numbered()
         size = spread(lists.begin, rows, active.size)
-        gains = spread(lists.begin, _column(lists.gain), 1)[0]
+        one = np.zeros(lists.n_hypotheses, np.int32)
+        gain = Rows(np.arange(one.size + 1), one, lists.gain)
+        gains = spread(lists.begin, gain, 1)[0]
         if not gains:
             raise InputError("no list has hypotheses of different gains: there is nothing to learn")
         exempt = self._exempt(lists, active)
@@ -77,21 +79,15 @@ class ExpectedErrors(Checked):
         free = free[np.argsort(~exempt[free], kind="stable")]
         column = np.full(active.size, -1)
         column[free] = np.arange(free.size)
+        even = rows.scaled(1 / np.where(size > 0, size, 1)).renamed(column)
         inside = KBestLists(
-            index=lists.index,
-            begin=lists.begin,
-            rows=rows.scaled(1 / np.where(size > 0, size, 1)).renamed(column),
-            gain=lists.gain / gains,
+            index=lists.index, begin=lists.begin, rows=even, gain=lists.gain / gains
         )
         begin = start[active[free]] * size[free]
         scale = scale_of(lists.begin, inside.rows.dot(begin), SHARE) or 1.0
         moved = Weights.without_names(scale * begin)
-        adagrad = AdaGrad(
-            [moved.parameter],
-            self.lr,
-            L1(self.strength) if self.strength else None,
-            unregularized=int(exempt[free].sum()),
-        )
+        norm, spared = L1(self.strength) if self.strength else None, int(exempt[free].sum())
+        adagrad = AdaGrad([moved.parameter], self.lr, norm, unregularized=spared)
         optimizer = Shifted(adagrad, moved)
         learner = Learner(moved, optimizer)
         generator = np.random.default_rng(seed)
@@ -152,12 +148,10 @@ def expected_gradient(lists: KBestLists, snapshot: Snapshot) -> Gradient:
 
 
 def spread(begin: Int64, rows: Rows, columns: int) -> Float64:
-    """Return the spread of each feature (float64 [columns]) within lists.
+    """Return the spread of each feature (float64 [columns]) within lists, of which begin is given.
 
     It is the root of the mean square of what it differs by from its mean in the list; 0 where that
     is nothing but rounding. O(non-zeros log non-zeros).
-
-    begin (int64 [S + 1]): of lists.
     """
     length = np.diff(begin)
     owner = np.repeat(np.repeat(np.arange(length.size), length), np.diff(rows.begin))
@@ -170,8 +164,3 @@ def spread(begin: Int64, rows: Rows, columns: int) -> Float64:
     total = np.bincount(rows.feature, rows.value**2, columns)
     found = np.sqrt(squares / max(len(rows), 1))
     return np.where(squares > ROUNDING**2 * total, found, 0.0)
-
-
-def _column(values: Float64) -> Rows:
-    """Return numbers as rows of one feature."""
-    return Rows(np.arange(values.size + 1), np.zeros(values.size, np.int32), values)

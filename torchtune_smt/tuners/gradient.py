@@ -28,9 +28,9 @@ from torchtune_smt.losses.base import (
     PairwiseLoss,
     check_losses,
     is_listwise,
+    listwise_losses,
     reduce,
 )
-from torchtune_smt.losses.lists import listwise_losses
 from torchtune_smt.samplers import PairSampler, list_pairs
 
 
@@ -40,12 +40,11 @@ class Gradient:
 
     It may be pickled: only the names of its own features go with it.
 
-    feature (int64 [u]): ids, ascending.
-    value (float64 [u])
+    feature, value (int64, float64 [u]): ids ascend.
     features: in which the ids are; None: they are the learner's.
     version: of the weights that it was computed at.
     loss: mean over the pairs or lists; 0 without any.
-    count: number of pairs or lists; without any there is no step to take.
+    count: of pairs or lists; without any there is no step to take.
     """
 
     feature: Int64
@@ -76,15 +75,14 @@ def gradient(
     """Return the gradient of the sum, or the mean, of a loss on k-best lists.
 
     lists: with gains.
-    snapshot: the weights.
     loss: its reduction says whether the sum or the mean is taken; "each" counts as "sum".
     sampler: chooses the pairs; listwise losses need none.
     seed: the pairs of a list are drawn with ``(*seed, its index)``.
     device: where scores and loss are computed.
 
-    Raises ValueError: a list has no gains, or one of them is not finite; or a sampler is missing.
-    InputError: What a loss or sampler of a user's class gives is not what it must be.
-    DivergenceError: a value of the loss is not finite.
+    Raises ValueError: a list has no gains, or one of them is not finite. InputError: what a loss or
+    sampler of a user's class gives is not what it must be. DivergenceError: a value of the loss is
+    not finite.
     """
     if is_listwise(loss):
         return _list_gradient(lists, snapshot, loss, device)
@@ -94,8 +92,7 @@ def gradient(
 
 def sampled_rows(lists: KBestLists, sampler: PairSampler | None, seed: Sequence[int]) -> Rows:
     """Return H(better) - H(worse) of the pairs that a sampler, which must be there, chooses."""
-    if sampler is None:
-        raise ValueError("a pairwise loss needs a sampler of pairs")
+    assert sampler is not None
     return lists.rows.differences(list_pairs(lists, sampler, seed))
 
 
@@ -104,10 +101,7 @@ class NoPairsError(InputError):
 
 
 def check_pairs(count: int) -> None:
-    """Raise NoPairsError if all lists together have no pair, or there is no list of two hypotheses.
-
-    The weights that stay as they are would bring the same lists again: to go on is of no use.
-    """
+    """Raise NoPairsError if all lists together have no pair: they would come again as they are."""
     if count == 0:
         raise NoPairsError(
             "no list has a pair of hypotheses to learn from: their gains are equal, or differ by "
@@ -126,8 +120,7 @@ def pair_gradient(
 ) -> Gradient:
     """Return the gradient of a loss on pairs; else as `gradient`.
 
-    rows: the differences H(better) - H(worse).
-    features: in which their ids are; None: they are the snapshot's own.
+    rows: the differences H(better) - H(worse), in the ids of `features`, or of the snapshot.
     """
 
     def losses(margins: Tensor) -> Tensor:

@@ -41,19 +41,13 @@ def take(weights: Weights, lists: KBestLists) -> KBestLists:
 
 
 class Learner:
-    """Weights with the optimizer that changes them.
+    """Weights with the optimizer, of ``weights.parameter``, that changes them.
 
     Nobody else changes them, and gradients may come from anywhere. ``weights.version`` counts the
     steps.
-
-    optimizer: of ``weights.parameter``.
     """
 
-    def __init__(
-        self,
-        weights: Weights,
-        optimizer: LazyOptimizer | torch.optim.Optimizer,
-    ) -> None:
+    def __init__(self, weights: Weights, optimizer: LazyOptimizer | torch.optim.Optimizer) -> None:
         self.weights = weights
         self.optimizer = adapted(optimizer)
         self._snapshot = _Live(weights, self.optimizer)
@@ -61,9 +55,8 @@ class Learner:
     def snapshot(self) -> NamedWeights:
         """Return the weights of the moment, to be read.
 
-        It goes on to be that of the moment. Reading brings just these weights up to date, where
-        the optimizer puts updates off; another thread must not do so during a step, and takes
-        ``weights.frozen()``.
+        Reading brings just these up to date, where the optimizer puts updates off; another thread
+        must not do so during a step, and takes ``weights.frozen()``.
         """
         return self._snapshot
 
@@ -115,7 +108,7 @@ class Learner:
     ) -> tuple[float, int]:
         """Take the step of a loss on k-best lists; with reduction "each", one a pair or list.
 
-        lists, loss, sampler, seed, device: as for `gradient`.
+        The arguments are those of `gradient`.
 
         Returns loss: mean over pairs or lists, each before its step; 0 without any.
         Returns count: number of pairs or lists; 0 if no step was taken.
@@ -139,12 +132,7 @@ class Learner:
         return total / max(count, 1), count
 
     def step_rows(
-        self,
-        rows: Rows,
-        loss: PairwiseLoss,
-        chosen: Int64,
-        *,
-        device: torch.device | str = "cpu",
+        self, rows: Rows, loss: PairwiseLoss, chosen: Int64, *, device: torch.device | str = "cpu"
     ) -> float:
         """Take the step of a pairwise loss on some pairs; with reduction "each", one a pair.
 
@@ -158,12 +146,9 @@ class Learner:
         each = loss.reduction == "each"
         slope_kind: int | None = declared(loss, "slope_kind", "__call__") if each else None
         optimizer = self.optimizer
-        if (
-            slope_kind is not None
-            and isinstance(optimizer, SparseOptimizer)
-            and optimizer.compiled()
-        ):
-            margins = optimizer.step_rows(rows, slope_kind, order=chosen)
+        lazy = isinstance(optimizer, SparseOptimizer) and optimizer.compiled()
+        if lazy and slope_kind is not None:
+            margins = cast(SparseOptimizer, optimizer).step_rows(rows, slope_kind, order=chosen)
             self.weights.version += chosen.size
             return float(loss(torch.from_numpy(margins)).mean())
         parts = list(chosen.reshape(-1, 1)) if each else [chosen]
@@ -196,13 +181,12 @@ class _Live:
         return self.weights.n_dense
 
     def read(self, features: Vocabulary | None, ids: Integers) -> Float64:
-        """See `Snapshot.read`."""
         own = self.weights.own_ids(features, ids)
         self.catch_up(own)
         return self.weights.read(None, own)
 
     def catch_up(self, ids: Int64) -> None:
-        """Bring some weights, by their ids, up to date; -1 is nobody's."""
+        # -1 is nobody's.
         self.weights.grow()
         known = ids if ids.size == 0 or ids.min() >= 0 else ids[ids >= 0]
         index = torch.from_numpy(known.astype(np.int64, copy=False))

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -46,11 +47,9 @@ ROUNDS: Final = 3
 
 
 class Curve(NamedTuple):
-    """The score along a line of weights.
+    """The score (float64 [m]) along a line of weights, between its bounds (float64 [m + 1]).
 
-    bound (float64 [m + 1]): where it changes, ascending; the ends of the line are the first and the
-        last.
-    score (float64 [m]): between them.
+    The ends of the line are the first bound and the last.
     """
 
     bound: Float64
@@ -90,10 +89,8 @@ class Curve(NamedTuple):
 class Candidates:
     """Lists of hypotheses as search needs them.
 
-    begin (int64 [S + 1]): hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``; no list is
-        empty.
-    features (float64 [d, n])
-    statistics (int or float [n, k])
+    begin (int64 [S + 1]): hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``, one at least.
+    features, statistics (float64 [d, n], int or float [n, k])
     """
 
     begin: Int64
@@ -187,9 +184,8 @@ class _Point(NamedTuple):
     direction: Float64
 
 
-def _rank(point: _Point) -> tuple[float, float]:
-    """Return what makes a point better than others: its score, then the width of its plateau."""
-    return point.score, point.width
+# What makes a point better than others.
+_rank = itemgetter(0, 1)
 
 
 def search(
@@ -220,7 +216,7 @@ def search(
 
 
 def _climb(unit: Candidates, starts: Sequence[Float64], generator: np.random.Generator) -> Float64:
-    """Return the direction of the best score that is found, the middle of its plateau."""
+    """Return the best direction that is found, the middle of its plateau."""
     d = len(unit.features)
     begin = [start / np.linalg.norm(start) for start in starts if start.any()] or [np.eye(d)[0]]
     known = [_Point(unit.at(point), 0.0, point) for point in begin]

@@ -76,8 +76,7 @@ class Mert(Checked):
         `line_searches`. `seed` decides directions and restarts.
 
         Raises InputError: the lists have no statistics, more than `max_features` features, or
-        values that are not finite. ValueError: there are not D start weights, or not all are
-        finite.
+        values that are not finite.
         """
         active, rows = lists.rows.numbered()
         if active.size > self.max_features:
@@ -110,20 +109,11 @@ class Mert(Checked):
         if score <= before and old.any():
             weights, score = start.copy(), before
         name = "bleu" if lists.measure == BLEU else "score"
-        report = {
-            name: score,
-            f"start_{name}": before,
-            "restarts": float(self.restarts),
-            "line_searches": float(search.count),
-        }
-        return Solution(weights, report)
+        done = {"restarts": float(self.restarts), "line_searches": float(search.count)}
+        return Solution(weights, {name: score, f"start_{name}": before, **done})
 
     def _climb(
-        self,
-        search: _Search,
-        point: Float64,
-        generator: np.random.Generator,
-        known: float = -math.inf,
+        self, search: _Search, point: Float64, draw: np.random.Generator, known: float = -math.inf
     ) -> tuple[Float64, float]:
         """Return a point from which no round of line searches gains, and its score.
 
@@ -133,8 +123,8 @@ class Mert(Checked):
         first = score = search.begin(point)
         while True:
             before = score
-            noise = generator.standard_normal((self.random_directions, point.size))
-            directions = generator.permutation(np.concatenate([axes, noise]))
+            noise = draw.standard_normal((self.random_directions, point.size))
+            directions = draw.permutation(np.concatenate([axes, noise]))
             units = np.array([_unit(direction) for direction in directions])
             for unit, slope in zip(units, search.slopes(units), strict=True):
                 gamma, score = search.move(slope, score)
@@ -148,11 +138,7 @@ class Mert(Checked):
 
 
 class _Search:
-    """Line searches over lists, in features of unit spread.
-
-    count: line searches made.
-    offset (float64 [n]): scores at the present point.
-    """
+    """Line searches over lists, in features of unit spread; `offset` has the scores of now."""
 
     def __init__(self, unit: Candidates, code: Float64) -> None:
         self._unit, self._code = unit, code
@@ -174,10 +160,7 @@ class _Search:
     def move(self, slope: Float64, score: float) -> tuple[float, float]:
         """Go from the present point, which has this score, to the best one along a direction.
 
-        slope: as `slopes` has it.
-
-        Returns gamma: how far; 0 unless the score grows.
-        Returns score: there.
+        Returns how far that is, 0 unless the score grows, and the score there.
         """
         self.count += 1
         lines = self._unit.changes(self.offset, slope, self._chosen, FAR)

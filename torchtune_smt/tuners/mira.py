@@ -66,8 +66,7 @@ class KBestMira(Checked):
         (`violations`), and their mean `loss`; and `start_bleu` or `start_score` of the start.
         `seed` decides the order in which the lists are seen.
 
-        Raises InputError: the lists have no statistics. ValueError: there are not D start weights,
-        or not all are finite.
+        Raises InputError: the lists have no statistics.
         """
         statistics = statistics_of(lists)
         check_start(lists, start)
@@ -104,13 +103,8 @@ class KBestMira(Checked):
             average = weights - late / max(number * usable.size, 1)
             score = score_on(lists, average)
             if score > best.report[name]:
-                report = {
-                    name: score,
-                    f"start_{name}": before,
-                    "pass": number,
-                    "violations": violations,
-                    "loss": loss / max(violations, 1),
-                }
+                report = {name: score, f"start_{name}": before, "pass": number}
+                report |= {"violations": violations, "loss": loss / max(violations, 1)}
                 best = Solution(average, report)
         return best
 

@@ -35,11 +35,9 @@ OUTSIDE_DECODING: Final = "speed/milliseconds_outside_decoding"
 class OnlineTuner(Tuner):
     """Pairwise online tuning (Green et al. 2013, Algorithm 1; Simianer et al. 2012, Algorithm 1).
 
-    weights: changed in place, through `optimizer`.
-    sentences: those that are tuned on.
+    weights: changed in place, through `optimizer`, which is of ``weights.parameter``.
     metric: gains, for the references of the sentences tuned on.
     loss: a listwise one does not ask the sampler.
-    optimizer: of ``weights.parameter``.
     batch_size: sentences decoded under the same weights; 20 in Green et al.
     shuffle: take the sentences in a new random order each epoch, or as given.
     seed: of the order and of the pairs.
@@ -150,10 +148,7 @@ class OnlineTuner(Tuner):
         self.found = found
 
     def step(self, lists: KBestLists, epoch: int) -> tuple[float, int]:
-        """Take one step on lists with gains; return the mean loss and the number of pairs.
-
-        Without pairs no step is taken. A listwise loss has lists in the place of pairs.
-        """
+        """Take one step on lists with gains; return mean loss and number of pairs, or lists."""
         return self.learner.step(lists, self.loss, self.sampler, (self.seed, epoch))
 
 

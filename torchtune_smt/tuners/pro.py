@@ -53,8 +53,6 @@ class Pro(Checked):
     towards ("zero", "start"): the mean of the prior.
     steps: of the search (L-BFGS, in variables that curve about alike; see `Scaling`), at most.
     device ("cpu", "cuda"): where the search runs.
-
-    Raises ValueError: a value is out of range, or the device is not there.
     """
 
     accepts = accepting(
@@ -79,14 +77,14 @@ class Pro(Checked):
         check_device(self.device)
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights for pairs of the lists; see `solve_pairs`."""
+        """See `solve_pairs`."""
         return self.solve_pairs(pair_rows(lists, self.sampler, seed), start, seed)
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return the weights with the least objective; see `PairSolver.solve_pairs`.
 
         The report has the number of ``pairs``, their mean ``loss`` log(1 + exp(-w·x)), the
-        ``steps`` of the search, and the largest ``derivative`` at its end. Nothing is drawn.
+        ``steps`` of the search, and the largest ``derivative`` at its end.
 
         Raises InputError: there are no pairs. DivergenceError: feature values are too large, or not
         finite.
@@ -116,11 +114,6 @@ class Pro(Checked):
         steps = self._search(v, derivative, objective)
         with torch.no_grad():
             w = scaling.weights(v)
-        if not bool(w.isfinite().all()):
-            raise DivergenceError(
-                "PRO has found weights that are not finite: check the feature values of the "
-                "k-best lists"
-            )
         weights = start.copy() if self.towards == "start" else np.zeros_like(start)
         weights[chosen] = w.cpu().numpy()
         report = {
@@ -172,10 +165,8 @@ class Scaling:
     """Weights w and scaled variables v = Aᵀ w, where A Aᵀ is near ½ XᵀX + ridge I.
 
     That is the largest curvature that the objective of `Pro` can have, and in v it is near I. Of
-    frequent features A is the Cholesky factor, of each other one the root of its own curvature.
-
-    rows: X, the pairs.
-    ridge: above 0.
+    frequent features A is the Cholesky factor, of each other one the root of its own curvature. The
+    rows are X.
 
     Raises DivergenceError: values are too large to be squared, or not finite.
     """
@@ -229,9 +220,5 @@ def _gram(rows: Rows, chosen: Int64, columns: int) -> Float64:
     """Return XᵀX of some columns."""
     place = np.full(columns, -1)
     place[chosen] = np.arange(chosen.size)
-    at = place[rows.feature]
-    inside = at >= 0
-    row = rows.owner
-    dense = np.zeros((len(rows), chosen.size))
-    dense[row[inside], at[inside]] = rows.value[inside]
+    dense = rows.renamed(place).dense(chosen.size)
     return dense.T @ dense

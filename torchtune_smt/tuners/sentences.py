@@ -32,12 +32,7 @@ def _best(
 
 
 class Evaluated(NamedTuple):
-    """The best hypotheses of a set.
-
-    score: corpus BLEU.
-    lines: one a sentence.
-    tuned: what a metric says of them; see `torchtune_smt.metrics.base.Score`.
-    """
+    """Corpus BLEU of the best hypotheses of a set, these, and what a metric says; see `Score`."""
 
     score: CorpusScore
     lines: list[str]
@@ -52,8 +47,7 @@ def evaluate(
     Without references BLEU comes from the statistics of the lists, and a line has the place of
     the hypothesis in its list (from 0, after copies were dropped).
     """
-    score, lines, _ = evaluate_by(None, decoder, snapshot, sentences)
-    return score, lines
+    return evaluate_by(None, decoder, snapshot, sentences)[:2]
 
 
 def evaluate_by(

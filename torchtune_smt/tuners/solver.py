@@ -25,11 +25,7 @@ TOWARDS: Final = one_of(*get_args(Towards))
 
 @dataclass(frozen=True)
 class Solution:
-    """Weights that were found on k-best lists.
-
-    weights (float64 [D])
-    report: what the log is to have, by name: a loss, a number of pairs.
-    """
+    """Weights (float64 [D]) that were found on k-best lists, and numbers for the log, by name."""
 
     weights: Float64
     report: dict[str, float]
@@ -54,7 +50,6 @@ class PairSolver(Protocol):
     """A solver that may need no more of the lists than pairs, which take less memory.
 
     takes_pairs: whether it does so now.
-    sampler: chooses the pairs.
     """
 
     takes_pairs: bool
@@ -70,12 +65,10 @@ def wants_pairs(solver: Solver) -> TypeGuard[PairSolver]:
 
 
 def check_start(lists: KBestLists, start: Float64) -> None:
-    """Raise ValueError if a feature has no start weight, or one of them is not finite."""
+    """Raise ValueError if a feature has no start weight: kernels look at no limits."""
     needed = int(lists.rows.feature.max(initial=-1)) + 1
     if start.ndim != 1 or start.size < needed:
         raise ValueError(f"there must be {needed} start weights or more, not {start.size}")
-    if not np.isfinite(start).all():
-        raise ValueError("a start weight is not finite")
 
 
 def statistics_of(lists: KBestLists) -> Int32 | Float64:
@@ -89,18 +82,15 @@ def statistics_of(lists: KBestLists) -> Int32 | Float64:
 
 
 def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence[int]) -> Solution:
-    """Return what a solver finds on stored lists; see `Solver.solve`.
-
-    Raises InputError: the lists are none that this solver can work on, or what it finds is not a
-    weight for each feature. DivergenceError: a weight that it finds is not finite.
-    """
+    """Return what a solver finds on stored lists; see `Solver.solve` and `checked_solution`."""
     lists.require(start.size)
     # A solver may work in the weights that it is given.
     begin = start.copy()
     if wants_pairs(solver):
-        pairs = pair_rows(lists, solver.sampler, seed)
-        return checked_solution(solver.solve_pairs(pairs, begin, seed), solver, start.size)
-    return checked_solution(solver.solve(lists.lists(), begin, seed), solver, start.size)
+        found = solver.solve_pairs(pair_rows(lists, solver.sampler, seed), begin, seed)
+    else:
+        found = solver.solve(lists.lists(), begin, seed)
+    return checked_solution(found, solver, start.size)
 
 
 def checked_solution(solution: Any, solver: object, dimension: int) -> Solution:
@@ -136,8 +126,7 @@ def tune(
     start: the weights so far; by default all are 0.
     seed: equal seeds give equal weights.
 
-    Raises ValueError: the lists have no names of features. InputError: the lists are none that the
-    solver can work on.
+    Raises InputError: the lists are none that the solver can work on.
     """
     if lists.features is None:
         raise ValueError("these lists have no names of features")

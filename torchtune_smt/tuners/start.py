@@ -34,7 +34,6 @@ def weights_of_file(
 
     Weights of other features would have no effect: they are left out, and their number is reported.
 
-    report: told what is left out.
     read: what `read_any_weights` returned, if the file was read already.
 
     Raises InputError: the file is bad, or of no use with this decoder (see `Decoder.check_start`).
@@ -53,8 +52,6 @@ def weights_of_values(
     values: Mapping[str, float], decoder: Decoder, report: Callable[[str], None] = print
 ) -> Weights:
     """Return weights of the features that a decoder knows before it decodes; 0 for others.
-
-    report: told if some dense features have no value, and others have one.
 
     Raises InputError: it knows none of them, and there must be one (see `Decoder.check_start`).
     """
@@ -111,18 +108,16 @@ def fitting_scale(
 
 
 class PulledFeatures:
-    """Regularised features that are dense, have a weight, or are found in what is tuned on.
+    """Regularised features that are dense, if these are so, have a weight, or are found.
 
-    regularizes_dense: whether dense features are among them.
-    found: returns ids in the weights of those that are found; asked at each count.
+    found: returns ids in the weights of those that what is tuned on has.
     """
 
     def __init__(
         self, weights: Weights, regularizes_dense: bool, found: Callable[[], Int64]
     ) -> None:
-        self._weights = weights
+        self._weights, self._found = weights, found
         self._first = 0 if regularizes_dense else weights.n_dense
-        self._found = found
 
     def count(self) -> int:
         """Return how many there are now."""

@@ -26,14 +26,17 @@ from torchtune_smt.losses.base import (
     check_loss,
     check_losses,
     is_listwise,
+    listwise_losses,
     reduce,
 )
-from torchtune_smt.losses.lists import listwise_losses
 from torchtune_smt.optim.adapter import Shifted, check_averages
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.gradient import check_pairs, finite_gains
 from torchtune_smt.tuners.learner import Learner
 from torchtune_smt.tuners.solver import TOWARDS, Solution, Towards
+
+Step = Callable[[Int64], Any]
+"""Takes a step on some lists, or pairs, and returns their mean loss, perhaps on the device."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,6 @@ class Stochastic(Checked):
     baseline of Liu et al. (2013) is the hinge after each pair with `CumulativeL1`.
 
     sampler: not asked by listwise losses.
-    loss: with reduction "each" a step is taken after each pair or list.
     optimizer: returns a new optimizer of a list of parameters, such as ``functools.partial(FOBOS,
         ...)``.
     batch_size: pairs or lists of a step, with reduction "sum" or "mean".
@@ -53,8 +55,6 @@ class Stochastic(Checked):
     towards ("zero", "start"): what the regulariser pulls weights to; "start": its norm is of what
         they differ by from those that the call begins at.
     device ("cpu", "cuda"): where steps are taken.
-
-    Raises ValueError: a value is out of range, or the device is not there.
     """
 
     accepts = accepting(passes=integer(1), batch_size=integer(1), towards=TOWARDS, device=DEVICE)
@@ -81,12 +81,10 @@ class Stochastic(Checked):
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for the lists; see `Solver.solve`.
 
-        The report has the mean ``loss`` in the last pass, and the number of ``pairs`` or ``lists``
-        of a pass. `seed` decides on the pairs and on the order.
+        The report has the mean ``loss`` in the last pass, and the number of ``pairs`` or ``lists``.
 
         Raises InputError: there are no pairs, or no lists with two hypotheses. DivergenceError:
-        numbers are not finite any more. ValueError: an average is wanted, and the optimizer has
-        none.
+        numbers are not finite any more. ValueError: the optimizer keeps no average that is wanted.
         """
         loss = self.loss
         if not is_listwise(loss):
@@ -114,11 +112,11 @@ class Stochastic(Checked):
         return self._passes(learner, usable, stay, seed, "lists")
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights for pairs; else as `solve`."""
+        """See `solve`."""
         check_pairs(len(pairs))
         learner = self._begin(start)
         loss = cast(PairwiseLoss, self.loss)
-        step: Callable[[Int64], Any] = partial(learner.step_rows, pairs, loss, device=self.device)
+        step: Step = partial(learner.step_rows, pairs, loss, device=self.device)
         if self._stays:
 
             def pair_losses(margins: Tensor, row: Tensor, chosen: Int64) -> Tensor:
@@ -128,8 +126,7 @@ class Stochastic(Checked):
         return self._passes(learner, np.arange(len(pairs)), step, seed, "pairs")
 
     @property
-    def _stays(self) -> bool:
-        """Whether all that steps need is on the device, and stays there."""
+    def _stays(self) -> bool:  # on the device, as all that steps need does
         return self.device != "cpu" and self.loss.reduction != "each"
 
     def _begin(self, start: Float64) -> Learner:
@@ -144,14 +141,9 @@ class Stochastic(Checked):
         return learner
 
     def _passes(
-        self,
-        learner: Learner,
-        items: Int64,
-        step: Callable[[Int64], Any],
-        seed: Sequence[int],
-        name: str,
+        self, learner: Learner, items: Int64, step: Step, seed: Sequence[int], name: str
     ) -> Solution:
-        """Take all passes; `step` returns the mean loss of some items, perhaps on the device."""
+        """Take all passes."""
         optimizer: Any = learner.optimizer
         generator = np.random.default_rng(seed)
         size = items.size if self.loss.reduction == "each" else self.batch_size
@@ -172,12 +164,9 @@ class Stochastic(Checked):
         rows: Rows,
         begin: Int64,
         losses_of: Callable[[Tensor, Tensor, Int64], Tensor],
-    ) -> Callable[[Int64], Tensor]:
-        """Return a function that takes a step on some lists, or pairs, and returns their mean loss.
+    ) -> Step:
+        """Return steps whose rows stay on the device, where those that one takes are put together.
 
-        Rows stay on the device, where those that a step takes are put together.
-
-        rows: in the ids of the weights.
         begin (int64 [items + 1]): the first row of each list, or pair.
         losses_of: of the scores of all rows, the rows, and the items.
         """

@@ -29,8 +29,7 @@ from torchtune_smt.metrics import bind_metric
 from torchtune_smt.runs.console import Console
 from torchtune_smt.runs.rounds import Rounds
 from torchtune_smt.samplers import pair_rows
-from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.collect import Collector
+from torchtune_smt.tuners.batch import BatchTuner, Collector
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.start import weights_of_values
 

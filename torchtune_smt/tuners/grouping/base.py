@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -28,9 +28,7 @@ class Chance:
 
     otherwise: where it falls otherwise: "in another order of the pairs".
     cause: what groups then depend on: "the order of the pairs".
-    advice: what helps.
-    sharing: what helps where the same features have a group, and other ones share it, if that is
-        something else.
+    advice: what helps; `sharing`, where just which features share a group depends on it.
     pairs: it is the pairs: to see what depends on it takes other ones.
     """
 
@@ -62,8 +60,7 @@ SAMPLE: Final = Chance(
 SAME_SAMPLE: Final = replace(SAMPLE, otherwise="with another seed, which draws the same pairs,")
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(NamedTuple):
     """What two sets of groups have in common, each from 0 to 1 (Jaccard's index).
 
     features: of the features that are in a group.
@@ -100,8 +97,6 @@ class Problem:
     pairs: x = H(better) - H(worse); none has a feature beyond D.
     start (float64 [D]): the weights so far.
     n_dense: ids below it are dense features.
-    seed: names the random streams.
-    show: see `Show`.
     """
 
     pairs: Rows
@@ -115,10 +110,7 @@ class Problem:
         return np.random.default_rng((*self.seed, stream))
 
     def dimension(self, oscar: Oscar) -> int:
-        """Return OSCAR's d: as given, or the number of sparse features.
-
-        Raises InputError: there are no pairs.
-        """
+        """Return OSCAR's d: as given, or the number of sparse features; there must be pairs."""
         check_pairs(len(self.pairs))
         return oscar.dimension or max(self.start.size - self.n_dense, 1)
 
@@ -134,11 +126,7 @@ def lifetime(oscar: Oscar, dimension: int) -> int:
 
 
 def fired_last(pairs: Rows, rows: Int64, blocks: Int64) -> float:
-    """Return the share of features in groups that fire in some of the pairs; 0 without any.
-
-    rows: the pairs.
-    blocks (int64 [D])
-    """
+    """Return the share of features in groups that fire in some pairs (rows); 0 without any."""
     inside = blocks >= 0
     if not inside.any():
         return 0.0
@@ -165,8 +153,7 @@ def judged(
 ) -> tuple[tuple[str, ...], dict[str, float]]:
     """Return what is to be said of groups of steps, in sentences, and the numbers for the log.
 
-    weights (float64 [D]): that have the groups.
-    blocks (int64 [D]): the groups; see `LearntGroups.blocks`.
+    weights, blocks (float64, int64 [D]): those that have the groups, and these.
     last: pairs that weights were changed by in the last steps, as many as `lifetime` has, where
         OSCAR follows on each step.
     """
@@ -205,10 +192,7 @@ def compared(
 ) -> tuple[tuple[str, ...], dict[str, float]]:
     """Return what is to be said of two sets of groups, in sentences, and the numbers for the log.
 
-    Where there are no groups in either, it is nothing.
-
-    blocks, others: of sparse features alone: what was learnt, and what it would be otherwise; see
-        `LearntGroups.blocks`.
+    blocks, others: of sparse features alone: what was learnt, and what it would be otherwise.
     chance: in which they differ.
     """
     if (blocks < 0).all() and (others < 0).all():
@@ -221,18 +205,13 @@ def compared(
     said = f"{chance.otherwise} {common.features:.0%} of the features in groups are the same"
     if common.pairs:
         said += f", and {common.together:.0%} of the pairs of features in one group"
-    return (said, *_warning(common, chance)), numbers
-
-
-def _warning(common: Overlap, chance: Chance) -> tuple[str, ...]:
-    """Return a sentence that warns of groups that are chance's; none where they are not."""
     features, together = common.features < SAME, common.together < SAME
     if not features and not together:
-        return ()
+        return (said,), numbers
     subject = "which features have a group" if features else "which features share a group"
     too = ", and so does which of them share one" if features and together else ""
     advice = chance.advice if features else chance.sharing or chance.advice
-    return (f"warning: {subject} depends on {chance.cause}{too}; {advice}",)
+    return (said, f"warning: {subject} depends on {chance.cause}{too}; {advice}"), numbers
 
 
 TOO_STRONG: Final = (
@@ -247,8 +226,7 @@ class LearntGroups:
     blocks (int64 [D]): the same number for features that may share a weight, -1 for those in no
         group; what it has for dense features is not looked at. See `Oscar.groups`.
     dimension: OSCAR's d.
-    text: how they were found, in some words.
-    remarks: what the user ought to know, a sentence each.
+    text: how they were found, in some words; remarks: what the user ought to know, in sentences.
     numbers: what the log is to have.
     boundary: ids of features whose group, or whether they have one, is not known for certain.
     factor (float64 [D]): what the value of a feature counts for in its group; see `FeatureGroups`.
@@ -275,11 +253,13 @@ class GroupLearner(Checked, ABC):
     prepares: whether it learns from features that may be scaled or merged (see `PreparedLearning`).
     needs: by groups of a configuration, the class that it cannot do without, and its choice.
     takes_not: groups and options of a configuration that it makes no use of, with the reasons.
+    chance: what is random, and varied to see which groups depend on it.
     """
 
     prepares: ClassVar[bool] = True
     needs: ClassVar[Mapping[str, tuple[str, type]]] = {"regularizer": ("oscar", Oscar)}
     takes_not: ClassVar[Mapping[str, str]] = {}
+    chance: ClassVar[Chance] = ORDER
 
     regularizer: Oscar
 
@@ -287,34 +267,21 @@ class GroupLearner(Checked, ABC):
     def unused(
         cls, chosen: str, tuner: Mapping[str, Any], regularizer: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Return `takes_not`, and options that others cancel, each with the reason.
+        """Return `takes_not`, and options of two groups that others cancel, each with the reason.
 
         chosen: how a message names the tuner, and how it learns groups.
-        tuner, regularizer: the options of these groups.
         """
         return {name: f"{chosen} {reason}" for name, reason in cls.takes_not.items()}
 
-    @property
-    def chance(self) -> Chance:
-        """What is random, and varied to see which groups depend on it."""
-        return ORDER
-
     def calibrated(self, noise: Callable[[int], Rows], problem: Problem) -> Self:
-        """Return what learns with the strength that follows from pairs that say nothing, if any.
-
-        noise: returns such pairs; see `torchtune_smt.minimizer.noise_scale`.
-        """
+        """Return what learns with the strength that follows from `noise`; see `noise_scale`."""
         return self
 
     def learn(self, problem: Problem, draw: Callable[[], Rows] | None = None) -> LearntGroups:
         """Return groups of the features of some pairs, and how much of them is chance's.
 
-        For that it is done twice.
-
         draw: draws other pairs of the same features. Without it groups in which nothing else is
             random are not compared with any.
-
-        Raises InputError, DivergenceError: see `find`.
         """
         found = self.find(problem)
         chance = self.chance
@@ -353,6 +320,5 @@ class GroupLearner(Checked, ABC):
         """
 
 
-def _equal(pairs: Rows, others: Rows) -> bool:
-    arrays = ((rows.begin, rows.feature, rows.value) for rows in (pairs, others))
-    return all(map(np.array_equal, *arrays))
+def _equal(*pairs: Rows) -> bool:
+    return all(map(np.array_equal, *((x.begin, x.feature, x.value) for x in pairs)))

@@ -17,7 +17,6 @@ from torchtune_smt.optim.adagrad import AdaGrad
 from torchtune_smt.regularizers import L1
 from torchtune_smt.tuners.grouping.base import (
     DRAW,
-    Chance,
     GroupLearner,
     LearntGroups,
     Problem,
@@ -39,7 +38,6 @@ def controlled(
     control ("none", "single", "shuffled"): ``single``: each feature alone, which leaves the choice
         of features. ``shuffled``: sizes stay, and which features are in which group is drawn from
         all sparse features that fire in the pairs, or are in a group.
-    seed: names the random stream.
     """
     result = blocks.copy()
     result[:n_dense] = -1
@@ -68,13 +66,10 @@ class RandomPairs(GroupLearner):
     prepares: ClassVar[bool] = False
     takes_not: ClassVar[Mapping[str, str]] = {"optimizer": "takes no steps of an optimizer"}
 
-    @property
-    def chance(self) -> Chance:
-        """See `GroupLearner.chance`."""
-        return DRAW
+    chance = DRAW
 
     def find(self, problem: Problem) -> LearntGroups:
-        """Return the groups; see `GroupLearner.find`."""
+        """See `GroupLearner`."""
         pairs, start, oscar = problem.pairs, problem.start, self.regularizer
         dimension = problem.dimension(oscar)
         order = problem.draw(2).permutation(len(pairs))
@@ -125,7 +120,7 @@ class ClusteredWeights(GroupLearner):
     passes: int = 20
 
     def find(self, problem: Problem) -> LearntGroups:
-        """Return the groups; see `GroupLearner.find`. Weights begin at those so far."""
+        """See `GroupLearner`. Weights begin at those so far."""
         pairs, dimension = problem.pairs, problem.dimension(self.regularizer)
         parameter = torch.nn.Parameter(torch.from_numpy(problem.start.copy()))
         norm = L1(self.strength)

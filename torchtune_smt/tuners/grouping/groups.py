@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -38,7 +39,7 @@ class FeatureGroups:
         are 1.
 
     Raises ValueError: a number is missing among those of the groups, or a dense feature is not
-    alone; a factor is out of range.
+    alone; a factor is 0, or one of a feature that has none is not 1.
     """
 
     group: Int64
@@ -46,13 +47,10 @@ class FeatureGroups:
     factor: Float64 | None = None
 
     def __post_init__(self) -> None:
-        factor = self.factor
-        if factor is not None:
-            fixed = np.append(np.ones(self.n_dense, np.bool_), self.group[self.n_dense :] < 0)
-            if factor.shape != self.group.shape or (factor[fixed[: factor.size]] != 1.0).any():
-                raise ValueError("there must be a factor for each feature, 1 of those without any")
-            if not (np.isfinite(factor) & (factor != 0.0)).all():
-                raise ValueError("factors must be finite and not 0")
+        if self.factor is not None:
+            fixed = (np.arange(self.group.size) < self.n_dense) | (self.group < 0)
+            if (self.factor[fixed] != 1.0).any() or not self.factor.all():
+                raise ValueError("factors must not be 0, and 1 of dense features and without group")
         sizes = self.sizes
         dense = np.arange(self.n_dense)
         if not np.array_equal(self.group[: self.n_dense], dense) or (sizes[dense] > 1).any():
@@ -71,9 +69,7 @@ class FeatureGroups:
     ) -> FeatureGroups:
         """Return the groups of weights that OSCAR has made equal.
 
-        blocks (int64 [D]): equal for equal weights, -1 for those that are 0 (see `Oscar.groups`);
-            what it has for dense features is not looked at. Groups are numbered in ascending order
-            of it.
+        blocks (int64 [D]): see `LearntGroups.blocks`; groups are numbered in ascending order of it.
         keep_zeros (bool [D]): sparse features without a group that form one more, all together.
         factor (float64 [D]): what it has for features in no group is not looked at.
         """
@@ -104,10 +100,6 @@ class FeatureGroups:
 
     def rename(self, dimension: int) -> Int64:
         """Return the group of each of `dimension` features, as `Rows.projected` takes it."""
-        if dimension < self.group.size:
-            raise ValueError(
-                f"{self.group.size} features are known, and {dimension} were asked for"
-            )
         result = np.full(dimension, -1, np.int64)
         result[: self.group.size] = self.group
         return result
@@ -119,37 +111,26 @@ class FeatureGroups:
         return rows.projected(self.rename(dimension), len(self))
 
     def mean(self, weights: Float64) -> Float64:
-        """Return the mean weight W_j / f_j of each group.
-
-        weights (float64 [any number of features]): those that are missing are 0.
-
-        Returns float64 [groups]
-        """
-        n = min(weights.size, self.group.size)
-        inside = np.flatnonzero(self.group[:n] >= 0)
-        totals = np.bincount(self.group[inside], self._own(weights, inside), minlength=len(self))
-        result: Float64 = totals / self.sizes
+        """Return the mean weight W_j / f_j of each group; weights that are missing are 0."""
+        group, own = self._own(weights)
+        result: Float64 = np.bincount(group, own, minlength=len(self)) / self.sizes
         return result
 
     def pack(self, weights: Float64) -> Float64:
         """Return the weights of groups, given those that `unpack` has made of them."""
-        n = min(weights.size, self.group.size)
-        inside = np.flatnonzero(self.group[:n] >= 0)
+        group, own = self._own(weights)
         result = np.zeros(len(self))
-        result[self.group[inside]] = self._own(weights, inside)
+        result[group] = own
         return result
 
-    def _own(self, weights: Float64, inside: Int64) -> Float64:
-        """Return W_j / f_j of some features."""
+    def _own(self, weights: Float64) -> tuple[Int64, Float64]:
+        """Return the groups of features that have one and a weight, and W_j / f_j of each."""
+        inside = np.flatnonzero(self.group[: weights.size] >= 0)
         chosen: Float64 = weights[inside]
-        return chosen if self.factor is None else chosen / self.factor[inside]
+        return self.group[inside], chosen if self.factor is None else chosen / self.factor[inside]
 
     def unpack(self, weights: Float64, dimension: int) -> Float64:
-        """Return the weight of each of `dimension` features from those of the groups.
-
-        weights (float64 [groups])
-        dimension: at least the number of features known to the groups.
-        """
+        """Return the weight of each of `dimension` features, at least those known, from groups'."""
         rename = self.rename(dimension)
         # The last one is for features in no group, whose number is -1.
         result: Float64 = np.append(weights, 0.0)[rename]
@@ -169,9 +150,9 @@ def save_groups(
 
     path: packed with gzip if it ends in ``.gz``.
     weights (float64 [groups])
-    features: their names.
+    features: their names, none of which has a line break.
 
-    Raises ValueError: a name has a line break. InputError: the folder cannot be written to.
+    Raises InputError: the folder cannot be written to.
     """
     sizes = groups.sizes
     numbers = np.arange(len(groups))
@@ -188,10 +169,6 @@ def save_groups(
             named = sorted(zip(features.names(ids), ids.tolist(), strict=True))
             head = f"{g}\t{float(weights[g])!r}\t{sizes[g]}\t"
             for name, j in named:
-                if "\n" in name or "\r" in name:
-                    raise ValueError(
-                        f"the feature name {name!r} cannot be written to a groups file"
-                    )
                 own = "" if factor is None else f"{float(factor[j])!r}\t"
                 file.write(f"{head}{own}{name}\n")
 
@@ -216,7 +193,8 @@ def read_groups(
             "file of groups?",
             line=1,
         )
-    rows: dict[str, tuple[int, float, int, float]] = {}
+    rows: dict[str, tuple[int, float]] = {}
+    said: dict[int, tuple[float, int]] = {}
     for line, text in enumerate(lines, start=2):
         fields = [*text.split("\t", len(columns) - 1), "", "", "", ""]
         number, size = whole_number(fields[0]), whole_number(fields[2])
@@ -229,31 +207,20 @@ def read_groups(
                 f"number, a number from 1, {above}and a name",
                 line=line,
             )
-        if name in rows:
-            raise error(f"{name!r} is in a group already; remove one of them", line=line)
-        rows[name] = number, weight, size, factor
-    table = np.array(list(rows.values())).reshape(-1, 4)
-    numbers = table[:, 0].astype(np.int64)
-    # Of a number beyond them, a group is missing.
-    most = min(int(numbers.max(initial=-1)), numbers.size)
-    weights, inside = np.zeros(most + 1), numbers <= most
-    weights[numbers[inside]] = table[inside, 1]
-    sizes = np.bincount(numbers[inside], minlength=most + 1)
-    wrong = ~inside
-    wrong[inside] = (table[inside, 1:3] != np.stack([weights, sizes], 1)[numbers[inside]]).any(1)
-    if wrong.any():
-        raise error(
-            "contradicts others of its group, whose weight, and size, all of its rows have; is the "
-            "file whole?",
-            line=2 + int(np.argmax(wrong)),
-        )
+        if name in rows or said.setdefault(number, (weight, size)) != (weight, size):
+            raise error("contradicts a row before it, of this feature or group", line=line)
+        rows[name] = number, factor
+    counts = Counter(number for number, _ in rows.values())
+    if any(number >= len(said) or counts[number] != said[number][1] for number in said):
+        raise error("is not whole: a group lacks features, or there is none of a number")
+    weights = np.array([said[number][0] for number in range(len(said))])
     ids = features.intern(list(rows))
     group = np.full(len(features), -1, np.int64)
-    group[ids] = numbers
+    group[ids] = [number for number, _ in rows.values()]
     scaled = None
     if columns == _SCALED:
         scaled = np.ones(group.size)
-        scaled[ids] = table[:, 3]
+        scaled[ids] = [factor for _, factor in rows.values()]
     try:
         return FeatureGroups(group, n_dense, scaled), weights
     except (ValueError, IndexError) as problem:

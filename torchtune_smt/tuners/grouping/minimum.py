@@ -30,7 +30,6 @@ from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.grouping.base import (
     SAMPLE,
     TOO_STRONG,
-    Chance,
     GroupLearner,
     LearntGroups,
     Problem,
@@ -49,10 +48,7 @@ MINIMIZER_LOSSES: Final = one_of("smoothed_hinge", "squared_hinge", "logistic")
 
 
 def minimizer_loss(name: str, mu: float) -> MarginLoss:
-    """Return a loss of the minimiser by its name; mu is that of the smoothed hinge.
-
-    Raises ValueError: there is none of this name; mu is out of range.
-    """
+    """Return a loss of the minimiser by its name; mu is that of the smoothed hinge."""
     smoothed = SmoothedHinge(mu)
     MINIMIZER_LOSSES.check("loss", name)
     return {"squared_hinge": SquaredHinge(), "logistic": Logistic()}.get(name, smoothed)
@@ -73,12 +69,11 @@ class BatchLearning(GroupLearner):
         of draws of pairs that say nothing (see `noise_scale`), once for all of d features; without
         a `dimension`, for all sparse ones. `calibrated` tells where that is.
     noise_scale: what `calibrated` has found.
-    device ("cpu", "cuda"): where passes over all pairs are made; see `Minimizer`.
+    device: where passes over all pairs are made; see `Minimizer`.
     path: so many values, log-spaced from λ_max down to the strength that is asked for, each minimum
         begun at the one before, and a remark on what each leaves; 1: that strength alone.
 
-    Raises ValueError: λ1 and λ2 are 0, the fraction is not above 0 and at most 1, noise is not
-    above 0 and below 1, or given with a fraction; or the path has no value.
+    Raises ValueError: λ1 and λ2 are 0, or there are both noise and a fraction.
     """
 
     accepts = accepting(
@@ -121,10 +116,7 @@ class BatchLearning(GroupLearner):
                     unused[f"regularizer.{name}"] = f"{said} (null: lambda1 and lambda2 do)"
         return unused
 
-    @property
-    def chance(self) -> Chance:
-        """See `GroupLearner.chance`."""
-        return SAMPLE
+    chance = SAMPLE
 
     def calibrated(self, noise: Callable[[int], Rows], problem: Problem) -> Self:
         """Return what learns with the strength at which noise has no weight, if `noise` is given.
@@ -150,7 +142,7 @@ class BatchLearning(GroupLearner):
         return replace(self, regularizer=oscar, noise_scale=scale)
 
     def find(self, problem: Problem) -> LearntGroups:
-        """Return the groups; see `GroupLearner.find`. Dense weights begin where they are."""
+        """See `GroupLearner`. Dense weights begin where they are."""
         oscar, size = self.regularizer, problem.start.size
         minimizer = Minimizer(problem.pairs, problem.n_dense, self.loss, size, self.device)
         penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, oscar.dimension)
@@ -160,13 +152,9 @@ class BatchLearning(GroupLearner):
         if scale == 0.0:
             whose = "" if largest == 0.0 else " of noise"
             said = f"lambda_max{whose} is 0, so that no part of it groups anything: "
-            return LearntGroups(
-                np.full(size, -1, np.int64),
-                penalty.dimension,
-                "no step",
-                (f"{said}{_why(minimizer)}",),
-                why_none=WITHOUT_LAMBDA_MAX,
-            )
+            remark, none = f"{said}{_why(minimizer)}", np.full(size, -1, np.int64)
+            without = WITHOUT_LAMBDA_MAX
+            return LearntGroups(none, penalty.dimension, "no step", (remark,), why_none=without)
         if self.path > 1 and scale < largest:
             scales = path_scales(largest, scale, self.path)
             found, steps, left = self._follow(minimizer, penalty, scales, begin, problem.show)
@@ -205,18 +193,11 @@ class BatchLearning(GroupLearner):
             why = "the minimum was not reached, and none has a weight where the minimiser stopped"
         elif largest == 0.0:
             why = WITHOUT_LAMBDA_MAX
-        return LearntGroups(
-            found.groups,
-            penalty.dimension,
-            text,
-            tuple(remarks),
-            numbers,
-            found.boundary,
-            why_none=why,
-        )
+        d, lines = penalty.dimension, tuple(remarks)
+        return LearntGroups(found.groups, d, text, lines, numbers, found.boundary, why_none=why)
 
     def again(self, problem: Problem) -> Int64:
-        """Return the groups of other pairs, found without a path; see `GroupLearner.again`."""
+        """See `GroupLearner`. There is no path."""
         return GroupLearner.again(replace(self, path=1), problem)
 
     def _scale(self, largest: float) -> float:
@@ -225,8 +206,7 @@ class BatchLearning(GroupLearner):
             return self.fraction * largest
         if self.noise is None:
             return 1.0
-        if self.noise_scale is None:
-            raise ValueError("noise takes pairs that say nothing: give them to `calibrated`")
+        assert self.noise_scale is not None, "noise takes pairs that say nothing: see `calibrated`"
         return self.noise_scale if largest > 0.0 else 0.0
 
     def _minimize(

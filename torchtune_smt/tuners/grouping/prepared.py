@@ -42,10 +42,8 @@ class PreparedPairs:
 def prepared_pairs(
     pairs: Rows, n_dense: int, dimension: int, *, scaling: str, merge_identical: bool
 ) -> PreparedPairs:
-    """Prepare pairs.
+    """Prepare pairs of `dimension` features, of which those below `n_dense` stay as they are.
 
-    n_dense: features below it stay as they are.
-    dimension: D.
     scaling ("none", "rms"): ``rms``: each sparse feature is divided by the root of the mean of its
         squares over all pairs.
     merge_identical: sparse features of the same value in each pair (once scaled) become one, of
@@ -72,8 +70,6 @@ def identical_columns(rows: Rows, first: int, dimension: int, *, multiples: bool
     first: features below it, and those that are 0 in each row, are alone.
     multiples: whether positive multiples of a feature are the same, as they are once all have one
         size: these have the same values but for rounding.
-
-    Returns int64 [dimension]
     """
     rows = rows.where((rows.value != 0.0) & (rows.feature >= first))
     order = np.argsort(rows.feature, kind="stable")
@@ -120,12 +116,12 @@ class PreparedLearning(GroupLearner):
     merge_identical: bool = False
 
     @property
-    def chance(self) -> Chance:
-        """See `GroupLearner.chance`."""
+    def chance(self) -> Chance:  # type: ignore[override]
+        """See `GroupLearner`."""
         return self.learner.chance
 
     def calibrated(self, noise: Callable[[int], Rows], problem: Problem) -> Self:
-        """Return what learns with the strength of noise, prepared too; see `GroupLearner`."""
+        """See `GroupLearner`. Noise is prepared, too."""
 
         def prepared(number: int) -> Rows:
             return self._prepared(replace(problem, pairs=noise(number)))[0].pairs
@@ -134,7 +130,7 @@ class PreparedLearning(GroupLearner):
         return replace(self, regularizer=learner.regularizer, learner=learner)
 
     def find(self, problem: Problem) -> LearntGroups:
-        """Return the groups; see `GroupLearner.find`."""
+        """See `GroupLearner`."""
         prepared, own = self._prepared(problem)
         found = self._own.find(own)
         remarks, numbers = found.remarks, dict(found.numbers)
@@ -154,7 +150,7 @@ class PreparedLearning(GroupLearner):
         )
 
     def again(self, problem: Problem) -> Int64:
-        """Return the groups of other random numbers; see `GroupLearner.again`."""
+        """See `GroupLearner`."""
         prepared, own = self._prepared(problem)
         return self._own.again(own)[prepared.one]
 
@@ -164,12 +160,9 @@ class PreparedLearning(GroupLearner):
 
     def _prepared(self, problem: Problem) -> tuple[PreparedPairs, Problem]:
         """Return prepared pairs, and what is learnt from them."""
+        pairs, n_dense, start = problem.pairs, problem.n_dense, problem.start
+        scaling, merge = self.scaling, self.merge_identical
         prepared = prepared_pairs(
-            problem.pairs,
-            problem.n_dense,
-            problem.start.size,
-            scaling=self.scaling,
-            merge_identical=self.merge_identical,
+            pairs, n_dense, start.size, scaling=scaling, merge_identical=merge
         )
-        start = prepared.weights(problem.start)
-        return prepared, replace(problem, pairs=prepared.pairs, start=start)
+        return prepared, replace(problem, pairs=prepared.pairs, start=prepared.weights(start))

@@ -53,13 +53,10 @@ class StepLearning(GroupLearner):
 
     @abstractmethod
     def learnt(self, problem: Problem, stream: int, what: str) -> Learned:
-        """Return weights and their groups; `stream` is of the random numbers of the steps.
-
-        what: how it is called where it is shown.
-        """
+        """Return weights and their groups; `stream` is of random numbers, `what` is shown."""
 
     def find(self, problem: Problem) -> LearntGroups:
-        """Return the groups; see `GroupLearner.find`."""
+        """See `GroupLearner`."""
         found = self.learnt(problem, 2, "learning groups")
         blocks = found.blocks
         remarks, numbers = judged(problem, self.regularizer, found.weights, blocks, found.last)
@@ -72,14 +69,11 @@ class StepLearning(GroupLearner):
         return LearntGroups(blocks, found.dimension, text, remarks, numbers)
 
     def again(self, problem: Problem) -> Int64:
-        """Return the groups of another order; see `GroupLearner.again`."""
+        """See `GroupLearner`."""
         return self.learnt(problem, 3, "learning groups in another order").blocks
 
     def _oscar(self, problem: Problem) -> tuple[Oscar, int]:
-        """Return OSCAR with its d, and this.
-
-        Raises InputError: it is smaller than the number of sparse features that may get a weight.
-        """
+        """Return OSCAR with its d, and this; not fewer than sparse features may get a weight."""
         dimension = problem.dimension(self.regularizer)
         if self.regularizer.dimension is not None:
             count = count_features(problem.start, problem.n_dense, problem.pairs.feature)
@@ -102,11 +96,7 @@ class GroupLearning(StepLearning):
         oscar, dimension = self._oscar(problem)
         parameter = torch.nn.Parameter(torch.from_numpy(problem.start.copy()))
         optimizer = FobosOscar(
-            [parameter],
-            lr=self.lr,
-            regularizer=oscar,
-            schedule=self.schedule,
-            unregularized=n_dense,
+            [parameter], self.lr, oscar, schedule=self.schedule, unregularized=n_dense
         )
         n = len(pairs)
         steps = self.passes * n
@@ -152,12 +142,7 @@ class Learned:
 
 
 def count_features(weights: Float64, first: int, found: Integers) -> int:
-    """Return the number of features that OSCAR pulls at, 1 at least.
-
-    weights (float64 [D]): features with a weight count.
-    first: features below this id are not regularised.
-    found: ids of features that count, too.
-    """
+    """Return how many features OSCAR pulls at, 1 at least: `first` on, with a weight or found."""
     known = weights != 0
     known[found] = True
     return max(int(np.count_nonzero(known[first:])), 1)
@@ -167,8 +152,7 @@ def count_features(weights: Float64, first: int, found: Integers) -> int:
 class ShardSteps:
     """A pass over a shard of the pairs, which can be taken anywhere.
 
-    pairs, start (Rows, float64 [features of the shard]): features, and their weights so far, are
-        numbered from 0 for this shard.
+    pairs, start: features, and their weights so far, are numbered from 0 for this shard.
     before: steps that the shard has taken.
     """
 
@@ -225,9 +209,8 @@ class MixedLearning(StepLearning):
     steps of a shard together. The result depends on the number of shards, and not on where they
     are computed.
 
-    regularizer, lr, schedule, passes: see `StepLearning`; t counts the steps of a shard.
+    schedule: t counts the steps of a shard.
     shards: each pair is in one; there are no more than pairs.
-    compute: see `Compute`.
     """
 
     accepts = accepting(shards=integer(1))
@@ -243,15 +226,9 @@ class MixedLearning(StepLearning):
         blocks = np.full(weights.size, -1, np.int64)
         loss = 0.0
         for done in range(self.passes):
+            how, seed = (self.lr, self.schedule), (*problem.seed, stream, done)
             tasks = (
-                ShardSteps(
-                    pairs,
-                    weights[features],
-                    done * len(pairs),
-                    self.lr,
-                    self.schedule,
-                    (*problem.seed, stream, done, number),
-                )
+                ShardSteps(pairs, weights[features], done * len(pairs), *how, (*seed, number))
                 for number, (features, pairs) in enumerate(shards)
             )
             moved = np.zeros(weights.size)

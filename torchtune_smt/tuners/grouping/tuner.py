@@ -1,34 +1,50 @@
-"""Tuning by groups of features (Liu et al., 2013, Algorithm 1)."""
+"""Tuning by groups of features (Liu et al., 2013, Algorithm 1), and the ways to learn them."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import numpy as np
 import torch
 
-from torchtune_smt.core.accepts import accepting, one_of
+from torchtune_smt.core.accepts import Rule, accepting, one_of, rules_of
 from torchtune_smt.core.archive import DAMAGED, well_formed
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.checks import check_device
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU
 from torchtune_smt.metrics.base import Score
+from torchtune_smt.minimizer import Accuracy, SmoothedHinge
+from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import PairSampler, pair_rows, shuffled_gains
 from torchtune_smt.tuners.base import Report, Tuner
-from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.collect import Collector
+from torchtune_smt.tuners.batch import BatchTuner, Collector
 from torchtune_smt.tuners.grouping.base import GroupLearner, Problem
-from torchtune_smt.tuners.grouping.controls import CONTROLS, controlled
+from torchtune_smt.tuners.grouping.controls import (
+    CONTROLS,
+    ClusteredWeights,
+    RandomPairs,
+    controlled,
+)
 from torchtune_smt.tuners.grouping.groups import FeatureGroups, ZeroGroup
-from torchtune_smt.tuners.grouping.steps import count_features
+from torchtune_smt.tuners.grouping.minimum import MINIMIZER_LOSSES, BatchLearning, minimizer_loss
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning
+from torchtune_smt.tuners.grouping.steps import (
+    Compute,
+    GroupLearning,
+    MixedLearning,
+    count_features,
+)
 from torchtune_smt.tuners.solver import PairSolver, Solution, Solver, checked_solution, wants_pairs
 
 if TYPE_CHECKING:
@@ -48,16 +64,16 @@ class GroupedSolver:
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether the solver needs no more than pairs."""
+        """See `PairSolver`."""
         return wants_pairs(self.solver)
 
     @property
     def sampler(self) -> PairSampler:
-        """What chooses the pairs of such a solver."""
+        """See `PairSolver`."""
         return cast(PairSolver, self.solver).sampler
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights of single features; see `Solver.solve`."""
+        """See `Solver`; weights are those of single features."""
 
         def solve(rows: Rows, begin: Float64) -> Solution:
             return self.solver.solve(replace(lists, rows=rows, features=None), begin, seed)
@@ -65,7 +81,7 @@ class GroupedSolver:
         return self._unpacked(lists.rows, start, solve)
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights of single features; see `PairSolver.solve_pairs`."""
+        """See `PairSolver`; weights are those of single features."""
         solver = cast(PairSolver, self.solver)
         return self._unpacked(pairs, start, lambda rows, w: solver.solve_pairs(rows, w, seed))
 
@@ -123,9 +139,6 @@ class GroupingTuner(Tuner):
         in no group, as in the paper, or one more group, all together.
     control ("none", "single", "shuffled"): what is taken from the groups, to see whether it
         matters; see `controlled`.
-
-    As attributes:
-    groups: those of the last iteration that is over.
     """
 
     advice = "another regularizer.lambda2, more sentences, longer lists or tuner=pro"
@@ -146,8 +159,8 @@ class GroupingTuner(Tuner):
         self.weights = self.train.weights
         self._batch = cast(BatchTuner, self.dev.tuner)
         self._solver = self._batch.solver
+        # Of the last iteration that is over, and of the one under way, once it has some.
         self.groups: FeatureGroups | None = None
-        # Of the iteration under way, once it has some.
         self._learnt: FeatureGroups | None = None
         self._begin = 0.0
 
@@ -161,8 +174,7 @@ class GroupingTuner(Tuner):
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Learn groups, which is a part, and tune them on dev, each of whose rounds is a step.
 
-        Raises InputError: there are no sparse features to group, or no pairs. DivergenceError: a
-        weight is not finite.
+        Raises InputError: there are no sparse features to group, or no pairs.
         """
         self._batch.show = self.show
         if self._learnt is None:
@@ -239,16 +251,14 @@ class GroupingTuner(Tuner):
         seed = (self.seed, number)
         pairs = pair_rows(lists, self.sampler, (*seed, 1))
 
-        def draw() -> Rows:
-            return pair_rows(lists, self.sampler, (*seed, 6))
-
         def noise(draw: int) -> Rows:
             """Return pairs as those are, of gains that say nothing of sparse features."""
             shuffled = (shuffled_gains(kbest, (*seed, 7, draw), n_dense) for kbest in lists)
             return pair_rows(shuffled, self.sampler, (*seed, 8, draw))
 
         problem = Problem(pairs, start, n_dense, seed, self.show)
-        learned = learning.calibrated(noise, problem).learn(problem, draw)
+        others = partial(pair_rows, lists, self.sampler, (*seed, 6))
+        learned = learning.calibrated(noise, problem).learn(problem, others)
         keep = None
         if self.zero_group == "keep":
             keep = np.zeros(start.size, np.bool_)
@@ -315,3 +325,77 @@ def _with_names(remark: str, features: Vocabulary) -> str:
     return _NUMBERED.sub(
         lambda found: f"the dense feature {features.names([int(found[1])])[0]}", remark
     )
+
+
+LEARNERS: Final[dict[str, type[GroupLearner]]] = {
+    "online": GroupLearning,
+    "mix": MixedLearning,
+    "batch": BatchLearning,
+    "random_pairs": RandomPairs,
+    "clusters": ClusteredWeights,
+}
+
+
+def option_rules(tuner: type) -> dict[str, Rule]:
+    """Return what options may be that a tuner's class, or what learns groups, takes, by name."""
+    owners = {
+        "tuner": (PreparedLearning, *LEARNERS.values(), tuner),
+        "tuner.dev": (BatchTuner,),
+        "tuner.minimizer": (BatchLearning, SmoothedHinge, Accuracy),
+        "tuner.clusters": (ClusteredWeights,),
+        "regularizer": (BatchLearning,),
+    }
+    rules = {
+        f"{holder}.{name}": rule
+        for holder, kinds in owners.items()
+        for kind in kinds
+        for name, rule in rules_of(kind).items()
+    }
+    rules["tuner.minimizer.loss"] = MINIMIZER_LOSSES
+    rules["tuner.minimizer.seconds"] = rules["tuner.minimizer.seconds"].or_null()
+    return rules
+
+
+def group_learner(
+    options: Mapping[str, Any],
+    oscar: Oscar,
+    strength: Mapping[str, float | None],
+    algorithm: Mapping[str, Any],
+    compute: Compute,
+    device: str = "cpu",
+) -> GroupLearner:
+    """Return what learns groups.
+
+    options: ``learning``, one of `LEARNERS`, ``scaling``, ``merge_identical``, and what these take.
+    strength: ``fraction`` and ``noise``, of which a fraction counts first; see `BatchLearning`.
+    algorithm: the options of an optimizer of Algorithm 2: ``regularizer``, ``lr``, ``schedule``.
+
+    Raises InputError: an option is out of range.
+    """
+    learner: GroupLearner
+    if options["learning"] == "batch":
+        chosen = options["minimizer"]
+        with named_errors("tuner.minimizer"):
+            loss = minimizer_loss(chosen["loss"], chosen["mu"])
+            seconds = float("inf") if chosen["seconds"] is None else chosen["seconds"]
+            accuracy = Accuracy(chosen["residual"], chosen["gap"], seconds)
+            check_device(device)
+        fraction = strength["fraction"]
+        noise = strength["noise"] if fraction is None else None
+        with named_errors("regularizer"):
+            learner = BatchLearning(oscar, loss, fraction, accuracy, device, chosen["path"], noise)
+    elif options["learning"] == "random_pairs":
+        learner = RandomPairs(oscar)
+    elif options["learning"] == "clusters":
+        with named_errors("tuner.clusters"):
+            learner = ClusteredWeights(oscar, **options["clusters"], passes=options["passes"])
+    else:
+        steps = algorithm["regularizer"], algorithm["lr"], algorithm["schedule"], options["passes"]
+        with named_errors("tuner"):
+            learner = GroupLearning(*steps)
+            if options["learning"] == "mix":
+                learner = MixedLearning(*steps, options["shards"], compute)
+    scaling, merge = options["scaling"], options["merge_identical"]
+    if scaling == "none" and not merge:
+        return learner
+    return PreparedLearning(learner.regularizer, learner, scaling, merge)
