@@ -224,7 +224,7 @@ def test_numbers_that_are_not_finite_are_refused():
     weights, bad = fresh(), float("nan")
     optimizer = AdaGrad([weights.parameter], lr=0.1)
     before = weights.parameter.detach().clone()
-    with pytest.raises(ValueError, match="gain of hypothesis 1 is .*, not finite"):
+    with pytest.raises(ValueError, match="needs a gain, a finite number"):
         step(weights, optimizer, Softmax(), [kbest([{0: 1.0}, {1: 1.0}], [0.1, bad])])
     broken = [kbest([{0: 1.0, 2: bad}, {1: 1.0}], [0.1, 0.2])]
     for loss, said in ((Softmax(), "gradient of feature id"), (Hinge(), "margin of pair 0 is")):

@@ -138,9 +138,9 @@ def test_ranked_samplers_equal_their_slow_references(case, threshold, percent):
 
 @pytest.mark.parametrize("sampler", [ProSampler(), AllPairs(), Multipartite()])
 def test_bad_gains_are_named(sampler):
-    with pytest.raises(ValueError, match="sentence 7: the gain of hypothesis 2 is nan"):
+    with pytest.raises(ValueError, match="sentence 7: each of 3 hypotheses needs a gain"):
         sampler.sample(kbest_of([0.1, 0.2, np.nan], index=7), (0, 0, 0))
-    with pytest.raises(ValueError, match="sentence 7: 1 hypotheses have 0 gains"):
+    with pytest.raises(ValueError, match="sentence 7: each of 1 hypotheses needs a gain"):
         sampler.sample(replace(kbest_of([0.1], index=7), gain=None), (0, 0, 0))
 
 

@@ -257,8 +257,14 @@ def test_lines_are_those_that_are_written_one_value_at_a_time(hypotheses, dense)
         ({"hypotheses": [["a"], []]}, "list 1 is empty"),
         ({"hypotheses": ["abc"]}, "list 0: hypotheses must be a sequence of strings"),
         ({"hypotheses": [["a", 3]]}, "list 0: hypotheses must be a sequence of strings"),
-        ({"hypotheses": [["a"]], "features": []}, "features are given for 0 lists"),
-        ({"hypotheses": [["a"]], "gains": [[1.0, 2.0]]}, "list 0: 1 hypotheses have 2 gains"),
+        (
+            {"hypotheses": [["a"]], "features": []},
+            "list 0: hypotheses and features must be as many",
+        ),
+        (
+            {"hypotheses": [["a"]], "gains": [[1.0, 2.0]]},
+            "list 0: hypotheses and gains must be as many",
+        ),
         ({"hypotheses": [["a"]], "scores": [[math.inf]]}, "a score is not finite"),
         *(
             ({"hypotheses": [["a"]], "features": [[{"f": value}]]}, "row 0: f is .* no finite num")

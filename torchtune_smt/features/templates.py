@@ -99,10 +99,6 @@ def of_classes(template: RuleTemplate) -> bool:
     return bool(getattr(template, "classes", False))
 
 
-def _named(name: str, classes: bool) -> str:
-    return f"{OF_CLASSES}{name}" if classes else name
-
-
 def checked_names(template: RuleTemplate, names: list[str]) -> list[str]:
     """Return what a template answers, if files of features and weights can hold it.
 
@@ -197,37 +193,46 @@ def _is_odd(head: str) -> bool:
     return head.endswith(":") and "_" not in head and not head[:-1].isidentifier()
 
 
-class RuleId:
+class _Named:
+    """What the templates here have in common: their names, and the arguments of `RuleTemplate`.
+
+    They may look at classes of words, as in ``class_rule_id:12_[1]~7_[1]``.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, min_count: int = 0, classes: bool = False) -> None:
+        self.name = f"{OF_CLASSES}{self.kind}" if classes else self.kind
+        self.min_count = min_count
+        self.classes = classes
+
+    def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
+        """Return the features of a rule by itself."""
+        return []
+
+
+class RuleId(_Named):
     """One feature a rule, fired by each use of it: ``rule_id:ein_[1]~a_[1]``.
 
     Source: all three papers ([L13] §3: rule identifiers; [G13]: discriminative phrase table).
-
-    min_count, classes: see `RuleTemplate`; of classes it is ``class_rule_id:12_[1]~7_[1]``.
     """
 
+    kind = "rule_id"
     spelling: ClassVar[int] = RULE_ID
-
-    def __init__(self, min_count: int = 0, classes: bool = False) -> None:
-        self.name = _named("rule_id", classes)
-        self.min_count = min_count
-        self.classes = classes
 
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return the rule's own feature."""
         return [f"{self.name}:{'_'.join(source)}~{'_'.join(target)}"]
 
 
-class SourceNgram:
-    """Bigrams of a rule's source side, gaps as X: ``source_ngram:[X]_hat``. Source: [S12].
+class SourceNgram(_Named):
+    """Bigrams of a rule's source side, gaps as X: ``source_ngram:[X]_hat``. Source: [S12]."""
 
-    classes: see `RuleTemplate`.
-    """
-
+    kind = "source_ngram"
     spelling: ClassVar[int] = SOURCE_NGRAM
 
     def __init__(self, classes: bool = False) -> None:
-        self.name = _named("source_ngram", classes)
-        self.classes = classes
+        super().__init__(classes=classes)
 
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return one feature for each pair of neighbours."""
@@ -256,47 +261,33 @@ def _shape(symbols: Sequence[str]) -> str:
     return "_".join(runs)
 
 
-class WordAlignment:
+class WordAlignment(_Named):
     """Links of a rule, ``alignment:haus~house``, and words without one, ``alignment:ja~``.
 
     Those without one are source words that are deleted. Source: [G13].
 
     insertions: target words without a link, too: ``alignment:~the``.
-    min_count, classes: see `RuleTemplate`.
     """
 
-    def __init__(self, insertions: bool = False, min_count: int = 0, classes: bool = False) -> None:
-        self.name = _named("alignment", classes)
-        self.insertions = insertions
-        self.min_count = min_count
-        self.classes = classes
+    kind = "alignment"
 
-    def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
-        """Return none: there are no links."""
-        return []
+    def __init__(self, insertions: bool = False, min_count: int = 0, classes: bool = False) -> None:
+        super().__init__(min_count, classes)
+        self.insertions = insertions
 
     def aligned_features(
         self, source: Sequence[str], target: Sequence[str], links: Sequence[tuple[int, int]]
     ) -> list[str]:
         """Return one feature for each link, and for each word without one."""
         names = [f"{self.name}:{source[s]}~{target[t]}" for s, t in links]
-        linked = {s for s, _ in links}
-        names += [
-            f"{self.name}:{word}~"
-            for s, word in enumerate(source)
-            if s not in linked and not is_gap(word)
-        ]
-        if self.insertions:
-            linked = {t for _, t in links}
-            names += [
-                f"{self.name}:~{word}"
-                for t, word in enumerate(target)
-                if t not in linked and not is_gap(word)
-            ]
+        for side, words in enumerate((source, target) if self.insertions else (source,)):
+            linked = {link[side] for link in links}
+            alone = [word for i, word in enumerate(words) if i not in linked and not is_gap(word)]
+            names += [f"{self.name}:~{word}" if side else f"{self.name}:{word}~" for word in alone]
         return names
 
 
-class LexReordering:
+class LexReordering(_Named):
     """How phrases are ordered, ``lex_reordering:before_swap``: the eight classes of [G13].
 
     Three towards what is before a phrase on the target side (``before_monotone``, ``before_swap``,
@@ -305,8 +296,10 @@ class LexReordering:
 
     behind: whether there are classes towards what is behind a phrase.
     lexicalized: features of each phrase pair: ``lex_reordering:before_swap:ein_haus~a_house``.
-    min_count, classes: see `RuleTemplate`; without `lexicalized`, no word is in them.
+        Without it, no word is in them.
     """
+
+    kind = "lex_reordering"
 
     def __init__(
         self,
@@ -315,15 +308,9 @@ class LexReordering:
         min_count: int = 0,
         classes: bool = False,
     ) -> None:
-        self.name = _named("lex_reordering", classes)
+        super().__init__(min_count, classes)
         self.behind = behind
         self.lexicalized = lexicalized
-        self.min_count = min_count
-        self.classes = classes
-
-    def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
-        """Return none: they depend on orientation."""
-        return []
 
     def oriented_features(
         self, source: Sequence[str], target: Sequence[str], orientation: str, *, behind: bool

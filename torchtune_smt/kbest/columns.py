@@ -189,19 +189,19 @@ def _by_key(
     line: Int64 = np.zeros(lists.n_hypotheses, np.int64)
     found: Float64 = np.full(lists.n_hypotheses, np.nan if missing is None else missing, np.float64)
     for row, fields in enumerate(table.rows):
-        id, rank, at = fields[id_place], whole_number(fields[rank_place]), table.first + row
+        id, rank, at = fields[id_place], whole_number(fields[rank_place]) or 0, table.first + row
+        h = first.get(id, 0) + rank - 1
         problem = ""
-        if rank is None or rank < 1:
-            problem = f"{fields[rank_place]!r} is no rank, which is 1 for the first hypothesis"
-        elif id not in first or first[id] + rank > last[id]:
-            problem = f"the lists have no hypothesis {rank} of {id!r}; are they of another set?"
-        elif line[first[id] + rank - 1]:
-            problem = f"id and rank are those of line {line[first[id] + rank - 1]}, too"
+        if rank < 1 or h >= last.get(id, 0):
+            problem = (
+                f"the lists have no hypothesis {fields[rank_place]} of {id!r}, counted from 1; are "
+                "they of another set?"
+            )
+        elif line[h]:
+            problem = f"id and rank are those of line {line[h]}, too"
         if problem:
             raise InputError(problem, path=table.path, line=at)
-        assert rank is not None
-        line[first[id] + rank - 1] = at
-        found[first[id] + rank - 1] = values[row]
+        line[h], found[h] = at, values[row]
     lacking = np.flatnonzero(np.isnan(found))
     if lacking.size:
         h = int(lacking[0])

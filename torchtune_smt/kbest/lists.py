@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -174,20 +174,12 @@ class KBest(Hypotheses):
         return len(self.rows)
 
     def finite_gains(self) -> Float64:
-        """Return the gains.
-
-        Raises ValueError: there are none, or one of them is not finite.
-        """
+        """Return the gains; raise ValueError unless each hypothesis has one, a finite number."""
         gain = self.gain
-        if gain is None or gain.size != len(self):
+        if gain is None or gain.size != len(self) or not np.isfinite(gain).all():
             raise ValueError(
-                f"sentence {self.index}: {len(self)} hypotheses have "
-                f"{0 if gain is None else gain.size} gains; let a metric set `gain` first"
-            )
-        if not np.isfinite(gain).all():
-            bad = int(np.flatnonzero(~np.isfinite(gain))[0])
-            raise ValueError(
-                f"sentence {self.index}: the gain of hypothesis {bad} is {gain[bad]}, not finite"
+                f"sentence {self.index}: each of {len(self)} hypotheses needs a gain, a finite "
+                "number; let a metric set `gain` first"
             )
         return gain
 
@@ -278,37 +270,33 @@ class KBestLists(Hypotheses):
         words, names: words and names of features; those that are new are added.
         """
         names = Vocabulary() if names is None else names
-        given: dict[str, Any] = {"features": features, "scores": scores, "gains": gains}
-        for what, lists in given.items():
-            if lists is not None and len(lists) != len(hypotheses):
-                raise ValueError(
-                    f"{what} are given for {len(lists)} lists, and there are {len(hypotheses)}"
-                )
+        sizes = [len(strings) for strings in hypotheses]
         for s, strings in enumerate(hypotheses):
             if isinstance(strings, str) or not all(isinstance(text, str) for text in strings):
                 raise ValueError(f"list {s}: hypotheses must be a sequence of strings")
             if len(strings) == 0:
                 raise ValueError(f"list {s} is empty")
-            for what, lists in given.items():
-                if lists is not None and len(lists[s]) != len(strings):
-                    raise ValueError(
-                        f"list {s}: {len(strings)} hypotheses have {len(lists[s])} {what}"
-                    )
-        numbers = {
-            what: None if lists is None else np.array([x for row in lists for x in row], np.float64)
-            for what, lists in (("score", scores), ("gain", gains))
-        }
+        given: dict[str, Any] = {"features": features, "scores": scores, "gains": gains}
+        for what, lists in given.items():
+            others = sizes if lists is None else map(len, lists)
+            for s, (size, other) in enumerate(zip_longest(sizes, others)):
+                if size != other:
+                    raise ValueError(f"list {s}: hypotheses and {what} must be as many")
+        score, gain = (
+            None if lists is None else np.array([x for row in lists for x in row], np.float64)
+            for lists in (scores, gains)
+        )
         texts = [text for strings in hypotheses for text in strings]
         rows = [row for one in features for row in one] if features else [{}] * len(texts)
         return cls._checked(
             texts,
             words,
-            index=np.arange(len(hypotheses)) if index is None else np.array(index, np.int64),
-            begin=offsets([len(strings) for strings in hypotheses]),
+            index=np.arange(len(sizes)) if index is None else np.array(index, np.int64),
+            begin=offsets(sizes),
             rows=Rows.of_dicts(rows, names),
             features=names,
-            score=numbers["score"],
-            gain=numbers["gain"],
+            score=score,
+            gain=gain,
         )
 
     @classmethod
@@ -352,7 +340,7 @@ class KBestLists(Hypotheses):
         columns: their names.
         texts: the hypotheses, with blanks between the words.
         score, gain (float [n])
-        words, names: words and names of features; those that are new are added.
+        words, names: as for `of_strings`.
         """
         begin = np.asarray(begin, np.int64)
         names = Vocabulary() if names is None else names
@@ -376,10 +364,6 @@ class KBestLists(Hypotheses):
                 np.array(values.data, np.float64),
             )
         else:
-            bad = np.argwhere(~np.isfinite(values))
-            if bad.size:
-                h, d = bad[0].tolist()
-                raise ValueError(f"hypothesis {h}: {columns[d]} is {values[h, d]}, not finite")
             there = values != 0
             rows = Rows(
                 offsets(there.sum(axis=1)),
@@ -415,23 +399,20 @@ class KBestLists(Hypotheses):
 
         Raises ValueError: a record is none; says which one.
 
-        words, names: words and names of features; those that are new are added.
+        words, names: as for `of_strings`.
         """
         ids: list[str] = []
         found: list[Mapping[str, Any]] = []
         for number, record in enumerate(records):
-            if not isinstance(record, Mapping):
-                raise ValueError(f"record {number} is no dict")
-            lists = record.get("hypotheses")
-            if not isinstance(lists, Sequence) or not all(isinstance(h, Mapping) for h in lists):
-                raise ValueError(f"record {number}: `hypotheses` must be a list of dicts")
-            for h, hypothesis in enumerate(lists):
-                if not isinstance(hypothesis.get("text"), str):
-                    raise ValueError(f"record {number}, hypothesis {h}: `text` must be a string")
+            lists = record.get("hypotheses") if isinstance(record, Mapping) else None
+            if not isinstance(lists, Sequence) or not all(
+                isinstance(h, Mapping) and isinstance(h.get("text"), str) for h in lists
+            ):
+                raise ValueError(f'record {number} is no {{"hypotheses": [{{"text": ...}}, ...]}}')
             ids.append(str(record.get("id", number)))
             found += lists
         scores = [hypothesis.get("score") for hypothesis in found]
-        if any(score is None for score in scores) and any(score is not None for score in scores):
+        if 0 < scores.count(None) < len(scores):
             raise ValueError("some hypotheses have a score, and some have none")
         names = Vocabulary() if names is None else names
         result = cls._checked(

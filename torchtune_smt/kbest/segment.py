@@ -74,7 +74,7 @@ class Segment:
         filled = [part for part in parts if len(part)] or list(parts[:1])
         names = filled[0].hypotheses.dtype.names
         assert names is not None
-        if len({part.has_statistics for part in filled}) > 1:
+        if len({part.n_statistics > 0 for part in filled}) > 1:
             raise ValueError("statistics must be given for all lists, or for none")
         columns = {name: np.concatenate([p.hypotheses[name] for p in filled]) for name in names}
         feature = np.concatenate([part.feature for part in parts])
@@ -104,11 +104,6 @@ class Segment:
     def nbytes(self) -> int:
         """The size of all arrays."""
         return sum(array.nbytes for array in self._arrays().values())
-
-    @property
-    def has_statistics(self) -> bool:
-        """Whether hypotheses have statistics."""
-        return self.n_statistics > 0
 
     @property
     def n_statistics(self) -> int:

@@ -163,7 +163,8 @@ class ListStore:
         )
         if self._differs(segment):
             raise ValueError("statistics must be given for all lists, or for none")
-        self._drop_open()
+        self._open.clear()
+        self._open_hashes.clear()
         if self.folder is not None:
             if not self._segments:
                 # Those of an earlier run, now that this one has some of its own.
@@ -195,7 +196,8 @@ class ListStore:
         if not 0 <= iterations <= self.n_iterations:
             raise ValueError(f"there are {self.n_iterations} iterations, not {iterations}")
         del self._segments[iterations:], self._checksums[iterations:]
-        self._drop_open()
+        self._open.clear()
+        self._open_hashes.clear()
         self._forget(iterations)
 
     def state_dict(self) -> dict[str, Any]:
@@ -210,8 +212,6 @@ class ListStore:
         with well_formed():
             iterations = whole(state_dict["iterations"], 0)
             checksums = state_dict["checksums"]
-        if iterations > self.n_iterations:
-            raise ValueError(f"there are {self.n_iterations} iterations, not {iterations}")
         if checksums != self._checksums[:iterations]:
             raise ValueError("the lists are not those of this run")
         self.truncate(iterations)
@@ -273,10 +273,6 @@ class ListStore:
             return False
         earlier = {old.n_statistics for old in self._segments if len(old)}
         return not {segment.n_statistics} <= (earlier or {0, self.measure.width})
-
-    def _drop_open(self) -> None:
-        self._open.clear()
-        self._open_hashes.clear()
 
     def _forget(self, iterations: int) -> None:
         """Remove the files of later iterations."""
