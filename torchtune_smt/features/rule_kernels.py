@@ -57,41 +57,32 @@ def _put_side(
     first: int,
     last: int,
     numbered: bool,
+    shape: bool,
     number: Int32,
     text: UInt8,
     begin: Int64,
 ) -> int:
-    """Write a side of a rule, joined by underscores; return the place behind it."""
+    """Write a side of a rule, joined by underscores; return the place behind it.
+
+    numbered: whether symbols say which gap one is, and not their order.
+    shape: whether runs of words are one T.
+    """
     gaps = 0
     for i in range(first, last):
-        if i > first:
-            out[at] = _JOIN
-            at += 1
         symbol = symbols[i]
-        if symbol < 0:
-            gaps += 1
-            at = _put_gap(out, at, _ONE - 1 + (-symbol if numbered else gaps))
-        else:
-            at = _put(out, at, text, begin[number[symbol] - 1], begin[number[symbol]])
-    return at
-
-
-@inner
-def _put_shape(out: UInt8, at: int, symbols: Int32, first: int, last: int, numbered: bool) -> int:
-    """Write a side of a rule with runs of words as one T; return the place behind it."""
-    gaps = 0
-    for i in range(first, last):
-        if symbols[i] >= 0 and i > first and symbols[i - 1] >= 0:
+        if shape and symbol >= 0 and i > first and symbols[i - 1] >= 0:
             continue
         if i > first:
             out[at] = _JOIN
             at += 1
-        if symbols[i] < 0:
+        if symbol < 0:
             gaps += 1
-            at = _put_gap(out, at, _ONE - 1 + (-symbols[i] if numbered else gaps))
-        else:
+            at = _put_gap(out, at, _ONE - 1 + (-symbol if numbered else gaps))
+        elif shape:
             out[at] = _WORDS
             at += 1
+        else:
+            at = _put(out, at, text, begin[number[symbol] - 1], begin[number[symbol]])
     return at
 
 
@@ -180,20 +171,15 @@ def spell(
                     name_begin[count] = at
                 continue
             at = _put(out, at, prefix, ahead[0], ahead[1])
-            if kind == RULE_ID:
-                at = _put_side(
-                    out, at, source, first, last, False, source_number, source_text, source_begin
-                )
-            else:
-                at = _put_shape(out, at, source, first, last, False)
+            shape = kind == RULE_SHAPE
+            at = _put_side(
+                out, at, source, first, last, False, shape, source_number, source_text, source_begin
+            )
             out[at] = _SIDES
             at += 1
-            if kind == RULE_ID:
-                at = _put_side(
-                    out, at, target, start, stop, True, target_number, target_text, target_begin
-                )
-            else:
-                at = _put_shape(out, at, target, start, stop, True)
+            at = _put_side(
+                out, at, target, start, stop, True, shape, target_number, target_text, target_begin
+            )
             count += 1
             name_begin[count] = at
         rule_begin[r + 1] = count

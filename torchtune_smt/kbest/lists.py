@@ -9,8 +9,9 @@ from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt64
 from torchtune_smt.core.offsets import are_offsets, joined_offsets, offsets, places_of, runs
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -538,25 +539,31 @@ class KBestLists(Hypotheses):
 
         Words, features and statistics must be the same; the first one stays.
         """
-        none = np.zeros(self.n_hypotheses + 1, np.int64)
-        statistics = np.empty((none.size, 0), np.int32)
+        owner = np.repeat(np.arange(len(self)), np.diff(self.begin))
+        keys = [*self.hashes(self.rows.value.view(np.uint32).reshape(-1, 2)), owner]
         if self.statistics is not None:
-            statistics = np.ascontiguousarray(self.statistics).view(np.int32)
-        longest = int(np.diff(self.begin).max(initial=0))
-        copy = np.empty(self.n_hypotheses, np.bool_)
-        kernels.mark_copies(
-            self.begin,
-            none if self.token_begin is None else self.token_begin,
-            np.empty(0, np.int32) if self.tokens is None else self.tokens,
-            self.rows.begin,
-            self.rows.feature,
-            self.rows.value,
-            self.rows.value.view(np.int64),
-            statistics,
-            np.empty(1 << (2 * longest + 1).bit_length(), np.int64),
-            copy,
-        )
-        return self.chosen(np.flatnonzero(~copy)) if copy.any() else self
+            keys += list(self.statistics.T)
+        order = np.lexsort(keys)
+        new: Bool = np.zeros(order.size, np.bool_)
+        new[:1] = True
+        for key in keys:
+            new[1:] |= key[order[1:]] != key[order[:-1]]
+        return self if new.all() else self.chosen(np.sort(order[new]))
+
+    def hashes(self, bits: NDArray[np.uint32], words_only: bool = False) -> list[UInt64]:
+        """Return hashes of 64 bits of the hypotheses, by their words, if any, and features.
+
+        bits (uint32 [non-zeros, hashes]): what stands for values in each; 0 is no feature.
+        words_only: leave the features out.
+        """
+        begin, tokens = np.zeros(self.n_hypotheses + 1, np.int64), np.empty(0, np.int32)
+        if self.tokens is not None:
+            begin, tokens = self.strings()
+        rows = self.rows
+        return [
+            kernels.hash_hypotheses(begin, tokens, rows.begin, rows.feature, column, words_only)
+            for column in np.ascontiguousarray(bits.T)
+        ]
 
 
 def _check_distinct(what: str, names: Sequence[str]) -> None:

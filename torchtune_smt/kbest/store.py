@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args
@@ -134,7 +135,15 @@ class ListStore:
             kbest.check_scored()
         if len(np.unique(lists.index)) < len(lists):
             return sum(self.add(lists.some(np.array([s]))) for s in range(len(lists)))
-        hashes = self._hashes(lists)
+        with np.errstate(over="ignore"):
+            # Adding 0 turns a negative zero into a positive one, whose bits are 0.
+            value = lists.rows.value.astype(np.float32) + np.float32(0)
+        worded = lists
+        if lists.tokens is None:
+            # What hypotheses are known by stands for their words.
+            begin, tokens = np.arange(lists.n_hypotheses + 1), lists.entries().astype(np.int32)
+            worded = replace(lists, token_begin=begin, tokens=tokens)
+        (hashes,) = worded.hashes(value.view(np.uint32)[:, None], self.unique == "string")
         new = np.empty(hashes.size, np.bool_)
         for sentence, (first, last) in zip(
             lists.index.tolist(), pairwise(lists.begin.tolist()), strict=True
@@ -249,23 +258,6 @@ class ListStore:
     def _largest(self) -> int:
         """Return the largest id of a sparse feature in an ended iteration; -1 without any."""
         return max((int(s.feature.max(initial=-1)) for s in self._segments), default=-1)
-
-    def _hashes(self, lists: KBestLists) -> UInt64:
-        with np.errstate(over="ignore"):
-            bits = lists.rows.value.astype(np.float32)
-        begin, tokens = lists.token_begin, lists.tokens
-        if begin is None or tokens is None:
-            begin, tokens = np.arange(lists.n_hypotheses + 1), lists.entries().astype(np.int32)
-        # Adding 0 turns a negative zero into a positive one, whose bits are 0.
-        hashes: UInt64 = kernels.hash_hypotheses(
-            begin,
-            tokens,
-            lists.rows.begin,
-            lists.rows.feature,
-            (bits + np.float32(0)).view(np.uint32),
-            self.unique == "string",
-        )
-        return hashes
 
     def _differs(self, segment: Segment) -> bool:
         """Say whether hypotheses have not the statistics that they should have."""
