@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -15,18 +17,17 @@ from torchtune_smt.lm import Ngrams
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 
 
-@dataclass
-class DictModel:
+class DictModel(NamedTuple):
     """A back-off model in two dicts from tuples of words."""
 
-    prob: dict[tuple[str, ...], float] = field(default_factory=dict)
-    backoff: dict[tuple[str, ...], float] = field(default_factory=dict)
+    prob: dict[tuple[str, ...], float]
+    backoff: Mapping[tuple[str, ...], float] = MappingProxyType({})
 
     @property
-    def order(self) -> int:
+    def order(self):
         return max(map(len, self.prob))
 
-    def logp(self, history: tuple[str, ...], word: str) -> float:
+    def logp(self, history, word):
         """log10 p(word | history), the whole history given."""
         if (word,) not in self.prob:
             word = UNKNOWN
@@ -38,7 +39,7 @@ class DictModel:
             context = context[1:]
         return total + self.prob[(*context, word)]
 
-    def score(self, words: list[str], bos: bool = True, eos: bool = True) -> float:
+    def score(self, words, bos=True, eos=True):
         history = (BEGIN,) if bos else ()
         total = 0.0
         for word in words + [END] * eos:
@@ -46,16 +47,13 @@ class DictModel:
             history += (word,)
         return total
 
-    def arpa(self) -> str:
+    def arpa(self):
         """The model as ARPA text."""
-        by_order: dict[int, list[tuple[str, ...]]] = defaultdict(list)
-        for ngram in self.prob:
-            by_order[len(ngram)].append(ngram)
-        lines = ["\\data\\"]
-        lines += [f"ngram {n}={len(by_order[n])}" for n in sorted(by_order)]
-        for n in sorted(by_order):
+        orders = Counter(map(len, self.prob))
+        lines = ["\\data\\", *(f"ngram {n}={orders[n]}" for n in sorted(orders))]
+        for n in sorted(orders):
             lines += ["", f"\\{n}-grams:"]
-            for ngram in by_order[n]:
+            for ngram in (g for g in self.prob if len(g) == n):
                 line = f"{self.prob[ngram]:.7g}\t{' '.join(ngram)}"
                 if ngram in self.backoff:
                     line += f"\t{self.backoff[ngram]:.7g}"
@@ -63,9 +61,9 @@ class DictModel:
         return "\n".join([*lines, "", "\\end\\", ""])
 
 
-def to_dict(ngrams: Ngrams) -> DictModel:
+def to_dict(ngrams):
     """Return a list of n-grams as dicts."""
-    model = DictModel()
+    model = DictModel({}, {})
     for n, rows in enumerate(ngrams.rows, start=1):
         for row, prob, backoff in zip(rows, ngrams.prob[n - 1], ngrams.backoff[n - 1], strict=True):
             ngram = tuple(ngrams.words.names(row))
@@ -75,26 +73,23 @@ def to_dict(ngrams: Ngrams) -> DictModel:
     return model
 
 
-def to_ngrams(model: DictModel) -> Ngrams:
+def to_ngrams(model):
     """Return dicts as a list of n-grams."""
     words = Vocabulary([UNKNOWN])
-    words.intern([w for (w,) in (ngram for ngram in model.prob if len(ngram) == 1)])
-    order = model.order
-    ngrams: list[list[tuple[str, ...]]] = [[(w,) for w in words.names(range(len(words)))]]
-    ngrams += [[g for g in model.prob if len(g) == n] for n in range(2, order + 1)]
+    words.intern([g[0] for g in model.prob if len(g) == 1])
+    ngrams = [[(w,) for w in words.names(range(len(words)))]]
+    ngrams += [[g for g in model.prob if len(g) == n] for n in range(2, model.order + 1)]
+    rows = [np.array([words.lookup(g) for g in grams], np.int32) for grams in ngrams]
     return Ngrams(
         words,
-        [
-            np.array([words.lookup(g) for g in grams], np.int32).reshape(len(grams), n)
-            for n, grams in enumerate(ngrams, start=1)
-        ],
+        [own.reshape(-1, n) for n, own in enumerate(rows, start=1)],
         [np.array([model.prob[g] for g in grams], np.float32) for grams in ngrams],
         [np.array([model.backoff.get(g, 0.0) for g in grams], np.float32) for grams in ngrams],
     )
 
 
 @st.composite
-def dict_models(draw: st.DrawFn, closed: bool = False, min_order: int = 1) -> DictModel:
+def dict_models(draw, closed=False, min_order=1):
     """Random back-off models of order 1 to 6; `closed`: with all prefixes and suffixes.
 
     Numbers are multiples of 1/64, so that sums are exact, and 0 is frequent among back-offs.
@@ -122,7 +117,7 @@ def dict_models(draw: st.DrawFn, closed: bool = False, min_order: int = 1) -> Di
         for n in range(2, order):
             if not any(len(g) == n for g in ngrams):
                 ngrams.add(tuple(draw(st.sampled_from(inner)) for _ in range(n)))
-    model = DictModel()
+    model = DictModel({}, {})
     for ngram in sorted(ngrams, key=lambda g: (len(g), g)):
         model.prob[ngram] = -draw(st.integers(0, 200)) / 64
         if len(ngram) < order and draw(st.booleans()):
@@ -130,9 +125,7 @@ def dict_models(draw: st.DrawFn, closed: bool = False, min_order: int = 1) -> Di
     return model
 
 
-def kneser_ney(
-    sentences: list[list[str]], order: int, fallback: tuple[float, float, float]
-) -> DictModel:
+def kneser_ney(sentences, order, fallback):
     """Interpolated modified Kneser-Ney by the book, one n-gram after the other.
 
     Recursive definition of p over counts in dicts; discounts as Chen & Goodman's, or `fallback`
@@ -140,11 +133,11 @@ def kneser_ney(
     """
     padded = [[BEGIN, *words, END] for words in sentences]
     vocabulary = {w for words in padded for w in words} | {UNKNOWN}
-    frequency: list[Counter[tuple[str, ...]]] = [Counter() for _ in range(order + 1)]
+    frequency = [Counter() for _ in range(order + 1)]
     for words in padded:
         for n in range(1, order + 1):
             frequency[n].update(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
-    counts: list[dict[tuple[str, ...], int]] = [{} for _ in range(order + 1)]
+    counts = [{} for _ in range(order + 1)]
     for n in range(1, order + 1):
         for ngram in frequency[n]:
             if n == order or ngram[0] == BEGIN:
@@ -164,17 +157,17 @@ def kneser_ney(
                 d = [0.0, *tried]
         discounts.append(d)
 
-    def followers(context: tuple[str, ...]) -> list[int]:
+    def followers(context):
         return [c for g, c in counts[len(context) + 1].items() if g[:-1] == context]
 
-    def gamma(context: tuple[str, ...]) -> float:
+    def gamma(context):
         after = followers(context)
         if not sum(after):
             return 1.0
         d = discounts[len(context) + 1]
         return sum(d[min(c, 3)] for c in after) / sum(after)
 
-    def p(ngram: tuple[str, ...]) -> float:
+    def p(ngram):
         if not ngram:
             return 1.0 / (len(vocabulary) - 1)
         context, n = ngram[:-1], len(ngram)
@@ -184,11 +177,11 @@ def kneser_ney(
             return rest
         return (count - discounts[n][min(count, 3)]) / sum(followers(context)) + rest
 
-    def log10(value: float) -> float:
+    def log10(value):
         # Discounts of 0 leave nothing to back-off; -99 is ARPA's log10 0.
         return math.log10(value) if value > 1e-99 else -99.0
 
-    model = DictModel()
+    model = DictModel({}, {})
     for n in range(1, order + 1):
         for ngram in counts[n]:
             model.prob[ngram] = 0.0 if ngram == (BEGIN,) else log10(p(ngram))

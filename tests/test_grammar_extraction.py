@@ -240,10 +240,10 @@ def rules_by_sentence(bitext, **options):
         yield here
 
 
-def assert_close(found, expected, tolerance):
+def assert_close(found, expected, tolerance=1e-12):
     assert set(found) == set(expected)
     for rule, values in found.items():
-        assert values == pytest.approx(expected[rule], abs=tolerance), rule
+        assert list(values) == pytest.approx(expected[rule], abs=tolerance), rule
 
 
 @settings(max_examples=150)
@@ -328,12 +328,7 @@ def test_leave_one_out_is_extraction_without_the_sentence(bitext, options, share
 
 
 def with_twins(bitext):
-    """Return a bitext with some sentence pairs once more, in another place, and what is the same.
-
-    Returns
-    -------
-    bitext, and for each sentence the numbers of all those of its words
-    """
+    """A bitext with some pairs once more, and for each pair the numbers of all those like it."""
     sources, targets, links = ([*side, *side[::2]] for side in bitext)
     links[-1] = []
     pairs = [(tuple(s), tuple(t)) for s, t in zip(sources, targets, strict=True)]
@@ -391,27 +386,16 @@ def test_counts_do_not_depend_on_the_order_of_sums(divisors, data):
     assert exact_count(0, 1e-7) == 0.0
 
 
-def test_the_cost_of_one_span_limit_is_not_that_of_the_sentence():
-    """200 words give a grammar, too, and gaps reach no further than the span limit."""
-    words = [f"w{i}" for i in range(200)]
-    grammar = extracted(([words], [words], [[(i, i) for i in range(200)]]))
-    assert all(len(side) <= 3 for side, _ in sentence_rules(grammar, words, 3))
-    ends = [(side[0][1:], side[-1][1:]) for side, _ in sentence_rules(grammar, words, 10)]
-    assert max(int(b) - int(a) for a, b in ends if a.isdigit() and b.isdigit()) == 9
-
-
 def test_bad_arguments():
     assert len(extract_grammar([], [], [])) == 0
     empty = extract_grammar([[], ["a"]], [["u"], []], [[], []])
     assert len(empty) == 0 and sentence_rules(empty, ["a"], train_index=1) == {}
-    with pytest.raises(InputError, match="2 source sentences, 1 target"):
+    with pytest.raises(InputError, match=r"of one number, and not \(2, 1, 1\)"):
         extract_grammar([["a"], ["b"]], [["u"]], [[]])
-    with pytest.raises(InputError, match="alignment 1 has a link out of the sentence pair"):
+    with pytest.raises(InputError, match="alignment 1 has a link out of its sentence pair"):
         extract_grammar([["a"]], [["u"]], [[(0, 1)]])
-    grammar = extract_grammar([["a"]], [["u"]], [[(0, 0)]])
-    for word, index, message in ((0, 1, "no training sentence 1"), (-1, 0, "has other words")):
-        with pytest.raises(ValueError, match=message):
-            grammar.sentence_grammar(np.array([word], np.int32), 10, index)
+    with pytest.raises(InputError, match="has other words"):
+        extract_grammar([["a"]], [["u"]], [[(0, 0)]]).sentence_grammar(np.array([-1]), 10, 0)
 
 
 def test_a_sentence_of_one_word_many_times():
@@ -427,19 +411,16 @@ def test_a_sentence_of_one_word_many_times():
         extracted(bitext, share=False)
 
 
-def done(function, *arguments):
-    """A future, computed at once."""
-    value = function(*arguments)
-    return SimpleNamespace(result=lambda: value)
-
-
-def awaited(function, *arguments):
-    """A future, computed when it is asked for."""
-    return SimpleNamespace(result=lambda: function(*arguments))
-
-
 def test_threads_change_nothing(monkeypatch):
     """Whichever is first: what another thread does, or what goes on meanwhile."""
+
+    def done(function, *arguments):
+        value = function(*arguments)
+        return SimpleNamespace(result=lambda: value)
+
+    def awaited(function, *arguments):
+        return SimpleNamespace(result=lambda: function(*arguments))
+
     random = np.random.default_rng(0)
     sentences = [random.choice(list("abcdef"), size) for size in random.integers(1, 8, 1200)]
     links = [[(i, int(random.integers(s.size))) for i in range(s.size)] for s in sentences]

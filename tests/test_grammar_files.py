@@ -79,42 +79,6 @@ def test_damaged_grammars(grammar, tmp_path):
         load_grammar(path)
 
 
-# What has a checksum that is right, and leads out of an array, or nowhere.
-IMPOSSIBLE = {
-    "trie_symbol": lambda a: a[1:].__setitem__(0, 9999),
-    "trie_child_begin": lambda a: a.__setitem__(1, 0),
-    "node_source": lambda a: a.__setitem__(a.argmax(), 0),
-    "source_begin": lambda a: a.__setitem__(1, a[-1] + 1),
-    "source_symbols": lambda a: a.__setitem__(0, -2),
-    "rule_source": lambda a: a.__setitem__(0, 1),
-    "target_symbols": lambda a: a.__setitem__(a.argmin(), 0),
-    "counts_rule_begin": lambda a: a.__setitem__(-1, a[-1] + 1),
-    "counts_rule_target": lambda a: a.__setitem__(0, -1),
-    "counts_log_p": lambda a: a.__setitem__((0, 0), np.nan),
-    "lexicon_begin": lambda a: a.__setitem__(0, 1),
-    "lexicon_target": lambda a: a.__setitem__(-1, 9999),
-    "own_rule": lambda a: a.__setitem__(0, 9999),
-    "own_link": lambda a: a.__setitem__((0, 1), -1),
-    "rule_alignment": lambda a: a.__setitem__(0, 9999),
-    "rule_sentences": lambda a: a.__setitem__(0, 9999),
-    "identical": lambda a: a.__setitem__(0, 1),
-    "point_begin": lambda a: a.__setitem__(1, 0),
-    "point": lambda a: a.__setitem__(slice(None), 5),
-    "own_link_begin": lambda a: a.__setitem__(1, -1),
-}
-
-
-@pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_impossible_grammars(grammar, tmp_path, name):
-    save_grammar(tmp_path / "grammar", grammar)
-    loaded = load_grammar(tmp_path / "grammar")
-    loaded.arrays[name] = loaded.arrays[name].copy()
-    IMPOSSIBLE[name](loaded.arrays[name])
-    save_grammar(tmp_path / "grammar", loaded)
-    with pytest.raises(InputError, match=f"is damaged: it is no whole grammar; {CURE}"):
-        load_grammar(tmp_path / "grammar")
-
-
 def test_what_is_no_grammar_is_not_overwritten(grammar, tmp_path):
     (tmp_path / "thesis.txt").write_text("important")
     for path in (tmp_path, tmp_path / "thesis.txt", tmp_path / "thesis.txt" / "grammar"):
@@ -124,24 +88,13 @@ def test_what_is_no_grammar_is_not_overwritten(grammar, tmp_path):
     assert (tmp_path / "thesis.txt").read_text() == "important"
 
 
-@pytest.mark.parametrize("name", ["alignment", "alignment.gz"])
-def test_alignments_are_written_and_read_back(tmp_path, name):
-    links = [np.array(points, np.int32).reshape(-1, 2) for points in (*LINKS, [])]
-    write_alignments(tmp_path / name, links)
-    for found, expected in zip(read_alignments(tmp_path / name), links, strict=True):
-        assert found.dtype == np.int32
-        assert np.array_equal(found, expected)
-
-
 def test_bad_alignment_files(tmp_path):
     path = tmp_path / "alignment"
     for text, line, message in (
         ("0-0\n0-0\n", None, "has 2 lines, and the bitext 4 pairs"),
         ("0-0\n\n0-x\n\n", 3, "0-x is no alignment point"),
-        ("0-0\n0\n\n\n", 2, "0 is no alignment point"),
         ("0-0\n-1-0\n\n\n", 2, "-1-0 is no alignment point"),
         ("0-0 2-1\n\n\n\n", 1, "a link out of its sentence pair, which has 2 and 2 words"),
-        ("\n\n\n0-2\n", 4, "a link out of its sentence pair, which has 2 and 2 words"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=message) as caught:
@@ -149,15 +102,17 @@ def test_bad_alignment_files(tmp_path):
         assert (caught.value.path, caught.value.line) == (path, line)
 
 
-@pytest.mark.parametrize("lines", range(3, 9))
-def test_alignments_are_of_the_bitext_or_of_its_files(tmp_path, lines):
-    path = tmp_path / "alignment"
-    path.write_text("0-0\n" * lines)
-    kept = [1, 2, 3, 5]
-    if lines in (4, 7):
-        assert len(read_alignments(path, SOURCES, TARGETS, kept, 7)) == 4
+@pytest.mark.parametrize("count", range(3, 9))
+def test_alignments_are_of_the_bitext_or_of_its_files(tmp_path, count):
+    path, kept = tmp_path / "alignment.gz", [1, 2, 3, 5]
+    links = [[[0, 0]] * (1 + i % 2) for i in range(count)]
+    write_alignments(path, [np.array(points, np.int32) for points in links])
+    if count in (4, 7):
+        found = read_alignments(path, SOURCES, TARGETS, kept, 7)
+        lines = kept if count == 7 else range(1, 5)
+        assert [points.tolist() for points in found] == [links[line - 1] for line in lines]
     else:
-        with pytest.raises(InputError, match=f"has {lines} lines, and the bitext 4 pairs of 7 lin"):
+        with pytest.raises(InputError, match=f"has {count} lines, and the bitext 4 pairs of 7 lin"):
             read_alignments(path, SOURCES, TARGETS, kept, 7)
 
 
@@ -239,7 +194,7 @@ side = st.lists(st.integers(-1, 2), min_size=1, max_size=5)
     st.integers(1, 12),
 )
 def test_matching_rules(rules, sentence, max_span):
-    """Adjacent gaps and more than two are matched, too, and unknown words (-1) by gaps only."""
+    """Adjacent gaps, too, and unknown words (-1) by gaps only."""
     grammar = grammar_of([s for s, _ in rules], [t for _, t in rules])
     begin = grammar.source_begin
     sides = [tuple(grammar.source_symbols[b:e]) for b, e in pairwise(begin.tolist())]
@@ -269,8 +224,8 @@ def test_matching_rules(rules, sentence, max_span):
 def test_trie(sequences):
     begin, symbols = joined(sequences)
     trie, node = build_trie(np.diff(begin).astype(np.int32), symbols)
-    prefixes = sorted({tuple(s[:k]) for s in [[], *sequences] for k in range(len(s) + 1)},
-                      key=lambda p: (len(p), p))  # fmt: skip
+    prefixes = {tuple(s[:k]) for s in [[], *sequences] for k in range(len(s) + 1)}
+    prefixes = sorted(prefixes, key=lambda p: (len(p), p))
     assert [prefixes[n] for n in node] == [tuple(s) for s in sequences]
     for n, prefix in enumerate(prefixes):
         children = range(trie.child_begin[n], trie.child_begin[n + 1])

@@ -3,6 +3,7 @@
 import json
 import os
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,6 @@ from torchtune_smt.lm import (
     read_arpa,
     write_arpa,
 )
-from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.lm.kernels import advance, asked, match, recall, transition
 from torchtune_smt.lm.tables import read_cache, write_cache
 
@@ -79,9 +79,7 @@ def test_spellings_that_mean_the_same(tmp_path, old, new):
     assert model.score(["b", "c"]) == (-0.5 - 1.25 - 2.0 - 1.0, 1)
 
 
-def test_an_unknown_word_that_is_not_there_gets_minus_100_and_words_may_be_any_utf8(
-    tmp_path,
-):
+def test_words_may_be_any_utf8_and_no_unknown_word_be_there(tmp_path):
     word = "größe日本\u00a0x"
     text = SMALL.replace("-2\t<unk>\n", "").replace("1=5", "1=4")
     model = load(tmp_path, text.replace("\tb", f"\t{word}").replace(" b", f" {word}"))
@@ -91,36 +89,24 @@ def test_an_unknown_word_that_is_not_there_gets_minus_100_and_words_may_be_any_u
 
 ERRORS = [
     ("-0.75\ta b\n", "", 15, "the header counts 3 2-grams, and here they end after 2"),
-    ("2=3", "2=2", 15, "more n-grams than the header's count"),
-    ("1=5", "1=4", 10, "more 1-grams than the header's count"),
-    ("1=5", "1=6", 11, "counts 6 1-grams, and here they end after 5"),
+    ("2=3", "2=2", 15, r"\\end\\ was expected here"),
+    ("1=5", "1=4", 10, r"\\2-grams: was expected here"),
     ("2=3", "2=99999999", 3, "do not fit into a file of this size"),
-    ("1=5", "1=0", 2, "there must be unigrams"),
-    ("ngram 2=3", "ngram 3=3", 3, "'ngram 2=' was expected"),
-    ("ngram 2=3", "ngram two=3", 3, "the header needs lines like"),
-    ("ngram 1=5\nngram 2=3\n", "", 3, "has no 'ngram 1=' line"),
-    ("\\2-grams:", "\\3-grams:", 12, "'\\\\2-grams:' was expected"),
-    ("\\end\\\n", "", 17, "\\\\end\\\\ is missing"),
-    ("\\end\\", "\\3-grams:", 17, "\\\\end\\\\ was expected"),
-    ("-1.5\t", "-1.5x\t", 9, "no finite number"),
-    ("-1.5\t", "nan\t", 9, "no finite number"),
+    ("ngram 2=3", "ngram 3=3", 3, "a line like 'ngram 2=1000'"),
+    ("ngram 1=5\nngram 2=3\n", "", 3, "a line like 'ngram 1=1000'"),
+    ("\\end\\\n", "", 17, r"\\end\\ was expected here"),
     ("-1.5\t", "-inf\t", 9, "no finite number"),
     ("0\t<s>", "inf\t<s>", 7, "no finite number"),
-    ("-1.5\t", "-1e999\t", 9, "no finite number"),
-    ("-1.5\t", "--1\t", 9, "no finite number"),
-    ("-1.5\t", "1.5\t", 9, "log probability above 0"),
+    ("-1.5\t", "-1e30\t", 9, "no finite number"),
     ("-0.25", "-0.2.5", 9, "no finite number"),
+    ("-1.5\t", "1.5\t", 9, "log probability above 0"),
     ("a\t-0.25", "a\t-0.25\t7", 9, "too many fields for a 1-gram"),
-    ("a b", "a b\t0 0", 14, "highest order, which has no back-off"),
-    ("a b", "a b\tzero", 14, "highest order, which has no back-off"),
     ("a b", "a b\t-0.5", 14, "highest order, which has no back-off"),
     ("a b", "a", 14, "a 2-gram needs a log probability and 2 words"),
     ("a b", "a zebra", 14, "'zebra' of this 2-gram is not among the unigrams"),
     ("-1.25\tb\t0", "-1.25\ta\t0", 10, "'a' stands twice among the unigrams"),
     ("a b", "<s> a", 14, "'<s> a' stands twice"),
     ("<s>\t-0.5", "<t>\t-0.5", 6, "the unigrams lack <s>"),
-    ("</s>\n-1.5", "</t>\n-1.5", 6, "the unigrams lack </s>"),
-    ("-1.5\t", "-1e30\t", 9, "no finite number"),
     (SMALL, "\\data\\\n" + "".join(f"ngram {n}=1\n" for n in range(1, 8)), 8, "order 7: at most 6"),
     (SMALL, "\n\nhello\n", None, "no ARPA file"),
     (SMALL, "mmap lm http://kheafield.com/code format version 5\n\0", None, "binary of KenLM"),
@@ -175,9 +161,7 @@ def assert_same(model, other):
 
 def test_cache_is_written_and_read(path):
     model = NgramModel.load(path)
-    stored = read_cache(path, file_checksum(path))
-    assert stored is not None
-    assert_same(model, NgramModel(*stored))
+    assert_same(model, NgramModel(*read_cache(path, file_checksum(path))))
     assert_same(model, NgramModel.load(path))
     # It is what is read: a copy with other numbers says so. What is read is private.
     changed = NgramModel.load(path)
@@ -212,16 +196,6 @@ def test_cache_of_other_content_is_not_read(path, monkeypatch):
         patch.setattr("torchtune_smt.lm.model.build_tables", replaced)
         assert score_of_a(path) == pytest.approx(-0.1)
     assert score_of_a(path) == -0.5
-
-
-def test_damaged_caches_are_replaced(path):
-    model = NgramModel.load(path)
-    whole = cache_path(path).read_bytes()
-    for damaged in (b"x" * 4096, *(whole[:kept] for kept in (0, 5, 12, 100, 700))):
-        cache_path(path).write_bytes(damaged)
-        assert read_cache(path, file_checksum(path)) is None
-        assert_same(model, NgramModel.load(path))
-        assert cache_path(path).read_bytes() == whole
 
 
 corpora = st.lists(st.lists(st.sampled_from("abcde"), max_size=8), min_size=1, max_size=12)
@@ -271,16 +245,7 @@ def test_numbers_are_those_of_the_definition(sentences, order):
             assert got[ngram] == pytest.approx(value, abs=1e-6)
 
 
-def test_discounts_of_small_data_need_a_fallback():
-    sentences = [["a", "b"], ["b", "a"]]
-    with pytest.raises(InputError, match="discounts of 1-grams .* give discount_fallback"):
-        estimate(sentences, 2)
-    low = estimate(sentences, 2, (0.1, 0.1, 0.1))
-    high = estimate(sentences, 2, (0.9, 0.9, 0.9))
-    assert low.prob[1].max() > high.prob[1].max()
-
-
-@pytest.mark.parametrize("word", ["<s>", "</s>", "<unk>", "<UNK>", "", "a b", "a\t"])
+@pytest.mark.parametrize("word", ["<s>", "<UNK>", "", "a\t"])
 def test_words_that_arpa_cannot_hold_are_errors(word, tmp_path):
     sentences = [["a"], ["b", "a"], [], ["a", word, "b"], [word]]
     options = {"discount_fallback": DISCOUNT_FALLBACK, "path": "train.en"}
@@ -290,21 +255,10 @@ def test_words_that_arpa_cannot_hold_are_errors(word, tmp_path):
         assert (caught.value.path, caught.value.line) == ("train.en", 4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([],), "no sentences"),
-        (([["a"]], 0), "order must be .*up to 6.*, not 0"),
-        (([["a"]], 7), "order must be .*up to 6.*, not 7"),
-        *(
-            (([["a"]], 2, fallback), "discount_fallback")
-            for fallback in ((0.0, 1.0, 1.5), (1.5, 1.0, 1.5), (0.5, 1.0, -1.0), (0.5, 1.0))
-        ),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        estimate(*arguments)
+@pytest.mark.parametrize("fallback", [(0, 1, 1.5), (1.5, 1, 1.5), (0.5, 1, -1), (0.5, 1), None])
+def test_bad_fallbacks(fallback):
+    with pytest.raises(ValueError, match="discount_fallback"):
+        estimate([["a", "b"], ["b", "a"]], 2, fallback)
 
 
 TEXT = """\
@@ -324,7 +278,6 @@ def test_fold_models_have_not_seen_their_fold(tmp_path):
     folds = load_folds(tmp_path)
     assert len(folds) == 3
     for i, words in enumerate(SENTENCES):
-        assert fold_of(i, 3) == i % 3
         others = [other for k, other in enumerate(SENTENCES) if k % 3 != i % 3]
         expected = NgramModel.from_ngrams(estimate(others, 3, DISCOUNT_FALLBACK)).score(words)
         total, unknown = folds[i % 3].score(words)
@@ -336,35 +289,26 @@ def test_fold_models_have_not_seen_their_fold(tmp_path):
 
 
 def test_fold_errors(tmp_path):
-    def refused(message):
+    def refused(message, **expected):
         with pytest.raises(InputError, match=message):
-            load_folds(tmp_path)
+            load_folds(tmp_path, **expected)
 
-    for n_folds, message in ((1, "n_folds must be"), (8, "7 sentences are too few for 8 folds")):
-        with pytest.raises(ValueError, match=message):
-            build_folds(tmp_path, SENTENCES, n_folds)
-    refused("no whole set of fold models")
-    build_folds(tmp_path, SENTENCES, 2, 2, DISCOUNT_FALLBACK)
-    # A build that breaks off leaves nothing that could be taken for whole.
-    with pytest.raises(InputError, match="discounts"):
-        build_folds(tmp_path, SENTENCES, 3, 2)
-    refused("no whole set of fold models")
-    for text, message in (("[]", "is damaged"), ('{"n_folds": 3, "version": 0}', "version 0")):
-        (tmp_path / "folds.json").write_text(text)
-        refused(message)
-
-
-def test_other_fold_models_are_refused(tmp_path):
     digest = build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
     assert len(load_folds(tmp_path, expected=digest)) == 3
-    build_folds(tmp_path / "other", SENTENCES[1:], 3, 3, DISCOUNT_FALLBACK)
-    with pytest.raises(InputError, match="folds.json: is of another model; remove the model's"):
-        load_folds(tmp_path / "other", expected=digest)
+    build_folds(tmp_path, SENTENCES[1:], 3, 3, DISCOUNT_FALLBACK)
+    refused("folds.json: is of another model; remove the model's", expected=digest)
     # One model of them, in the place of another.
     fold = tmp_path / "fold-1.arpa.gz"
     fold.write_bytes((tmp_path / "fold-2.arpa.gz").read_bytes())
-    with pytest.raises(InputError, match="fold-1.arpa.gz: is damaged or another file"):
-        load_folds(tmp_path)
+    refused("fold-1.arpa.gz: is damaged or another file")
+    (tmp_path / "folds.json").write_text("[]")
+    refused("is damaged")
+    # A build that breaks off leaves nothing that could be taken for whole.
+    for n_folds, message in ((8, "7 sentences are too few for 8 folds"), (3, "the discounts of")):
+        build_folds(tmp_path, SENTENCES, 2, 2, DISCOUNT_FALLBACK)
+        with pytest.raises(InputError, match=message):
+            build_folds(tmp_path, SENTENCES, n_folds, 2)
+        refused("no whole set of fold models")
 
 
 DATA = Path(__file__).parent / "data" / "lm"
@@ -467,17 +411,14 @@ def test_tables_mean_what_they_say(reference):
         assert t["state"][node] == nodes[state]
         for (word,) in (g for g in nodes if len(g) == 1):
             assert transition(table, node, model.words.id(word)) == nodes.get((*ngram, word), -1)
-    assert [nodes[(w,)] for w in model.words.names(range(len(model.words)))] == list(
-        range(1, len(model.words) + 1)
-    )
+    names = model.words.names(range(len(model.words)))
+    assert [nodes[(w,)] for w in names] == list(range(1, len(names) + 1))
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_a_list_with_an_ngram_twice_is_an_error(missing):
+def test_a_list_with_an_ngram_twice_is_an_error():
     """Also behind one that is missing."""
-    grams = ["<s>", "</s>", "<unk>", "a", "b", "c", "a b", "b c", "c a", "a b c", "c a b", "b c a"]
-    prob = {tuple(gram.split()): -0.5 for gram in grams if not (missing and gram == "c a")}
-    ngrams = to_ngrams(DictModel(prob))
+    grams = ["<s>", "</s>", "<unk>", "a", "b", "c", "a b", "b c", "a b c", "c a b", "b c a"]
+    ngrams = to_ngrams(DictModel({tuple(gram.split()): -0.5 for gram in grams}))
     assert build_tables(ngrams) is not None
     for values in (ngrams.rows, ngrams.prob, ngrams.backoff):
         values[2] = values[2][[0, 1, 0, 2]]
@@ -510,27 +451,19 @@ def test_random_models_score_as_in_kenlm(tmp_path_factory, reference, texts):
     path = tmp_path_factory.mktemp("lm") / "random.arpa"
     path.write_text(reference.arpa())
     model, oracle = NgramModel.load(path, cache=False), kenlm.Model(str(path))
-    for words in texts:
-        for bos in (True, False):
-            for eos in (True, False):
-                expected = oracle.score(" ".join(words), bos=bos, eos=eos)
-                assert model.score(words, bos, eos)[0] == pytest.approx(expected, abs=1e-5)
+    for words, bos, eos in product(texts, (True, False), (True, False)):
+        expected = oracle.score(" ".join(words), bos=bos, eos=eos)
+        assert model.score(words, bos, eos)[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_multi30k_scores_as_in_kenlm(shared, multi30k_model):
-    kenlm = pytest.importorskip("kenlm", reason="kenlm is not installed")
-    arpa = shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz"
-    model, oracle = multi30k_model, kenlm.Model(str(arpa))
-    for part in ("dev", "test"):
-        for line in read_lines(shared / "data" / "multi30k-de-en" / f"{part}.en"):
-            total, unknown = model.score(line.split())
-            words = oracle.full_scores(line)
-            assert total == pytest.approx(oracle.score(line), abs=2e-5)
-            assert unknown == sum(out for _, _, out in list(words)[:-1])
-
-
-def test_multi30k_perplexity_is_the_recorded_one(shared, multi30k_model):
     model = multi30k_model
-    data = shared / "data" / "multi30k-de-en"
-    assert model.perplexity(read_lines(data / "dev.en")) == pytest.approx(36.12, abs=5e-3)
-    assert model.perplexity(read_lines(data / "test.en")) == pytest.approx(35.80, abs=5e-3)
+    texts = [read_lines(shared / "data/multi30k-de-en" / name) for name in ("dev.en", "test.en")]
+    perplexities = [model.perplexity(lines) for lines in texts]
+    assert perplexities == [pytest.approx(36.12, abs=5e-3), pytest.approx(35.80, abs=5e-3)]
+    kenlm = pytest.importorskip("kenlm", reason="kenlm is not installed")
+    oracle = kenlm.Model(str(shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz"))
+    for line in [*texts[0], *texts[1]]:
+        total, unknown = model.score(line.split())
+        assert total == pytest.approx(oracle.score(line), abs=2e-5)
+        assert unknown == sum(out for _, _, out in list(oracle.full_scores(line))[:-1])

@@ -1,15 +1,14 @@
-"""The binary copy of a language model: damaged, and forged."""
+"""The damaged binary copy of a language model."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
-from forging import damaged, forged
+from forging import damaged
 
 from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.lm import NgramModel, estimate, write_arpa
-from torchtune_smt.lm import tables as copies
 from torchtune_smt.lm.tables import read_cache
 
 _TEXT = """the dog sees the cat
@@ -45,13 +44,4 @@ def _result(folder: Path, _: Path) -> list[object]:
     return [found, read_cache(path, file_checksum(path)) is not None]
 
 
-def _use(folder: Path, _: Path) -> object:
-    path = folder / "lm.arpa.gz"
-    taken = read_cache(path, file_checksum(path))
-    return None if taken is None else scores(NgramModel(*taken))
-
-
-TARGETS = {
-    "lm-cache": damaged("lm-cache", _write, _result),
-    "lm-cache-forged": forged("lm-cache-forged", copies.ARCHIVE, _write, _use),
-}
+TARGETS = {"lm-cache": damaged("lm-cache", _write, _result)}

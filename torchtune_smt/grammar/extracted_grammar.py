@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +28,7 @@ LEXICAL = slice(2, 4)
 NO_LINKS = np.empty((0, 2), np.int32)
 
 
-def count_sentences(arrays: MutableMapping[str, NDArray[Any]]) -> Int32:
-    """Return how many sentences have a rule (int32 [rules]); see `ExtractedGrammar`."""
-    rules = arrays["rule_source"].size
-    return np.bincount(arrays["own_rule"], minlength=rules).astype(np.int32)
-
-
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """Rules of training sentences that are left out, and what these added to their counts.
 
     rule (int32 [n]): ascending, none twice.
@@ -148,17 +140,7 @@ class ExtractedGrammar(Grammar):
         """Return the first of the sentences that are left out together with one."""
         return train_index if self._identical is None else int(self._identical[train_index])
 
-    @property
-    def n_sentences(self) -> int:
-        """How many sentence pairs the grammar was extracted from."""
-        return self.arrays["own_begin"].size - 1
-
     def _rules(self, node: Int32, words: Int32, train_index: int) -> tuple[Int32, Int64, Float64]:
-        if train_index >= self.n_sentences:
-            raise ValueError(
-                f"there is no training sentence {train_index}: the grammar was extracted from "
-                f"{self.n_sentences}"
-            )
         own, links = self._own(train_index), NO_LINKS
         if train_index >= 0:
             number = self._left_out(train_index)
@@ -169,13 +151,9 @@ class ExtractedGrammar(Grammar):
                     f"training sentence {train_index} of the grammar has other words than this "
                     "sentence; number sentences as in the bitext that the grammar is from"
                 )
+        low = own.total(self.arrays["own_low"])
         begin, rule, dense = kernels.select(
-            node,
-            self.node_source,
-            self.counts,
-            own.rule,
-            own.total(self.arrays["own_low"]),
-            self.table_limit,
+            node, self.node_source, self.counts, own.rule, low, self.table_limit
         )
         if train_index >= 0:
             self._add_lexical_scores(words, rule, links, dense)
@@ -229,11 +207,7 @@ class ExtractedGrammar(Grammar):
         return here, place[here]
 
     def rule_counts(self, rule: Int64) -> Float64:
-        """Return in how many sentences rules occurred, float64 [rules].
-
-        What probabilities are made of says nothing of that: shares of the phrases of a sentence,
-        most of them far below 1.
-        """
+        """Return in how many sentences rules occurred: their counts are mostly far below 1."""
         return self.arrays["rule_sentences"][rule].astype(np.float64)
 
     def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
@@ -244,7 +218,7 @@ class ExtractedGrammar(Grammar):
     def _twins(self) -> tuple[Int64, Int64]:
         """Sentences, those left out together in a row, and where they begin: by the first one."""
         assert self._identical is not None
-        begin = offsets(np.bincount(self._identical, minlength=self.n_sentences))
+        begin = offsets(np.bincount(self._identical, minlength=self._identical.size))
         return np.argsort(self._identical, kind="stable"), begin
 
     def _left_out(self, train_index: int) -> Int64:
@@ -318,12 +292,11 @@ class ExtractedPhrases(ExtractedGrammar):
 
     With a `train_index`, all are those of an extraction without the sentence.
 
-    source_words, target_words, arrays, table_limit: see `ExtractedGrammar`. `extract_phrases` makes
-        the arrays, and adds ``orientation`` (int32 [rules, 8]: how often a phrase was monotone,
-        swapped, discontinuous to the right and to the left, towards what is before it, then towards
-        what is behind it), ``own_orientation`` (int16 [own rules, 8], the part of each sentence),
-        and ``point_begin`` (int64 [rules + 1]) with ``point`` (int32): the links in most sentences
-        that a phrase occurs in, see `extraction_kernels.LINK`.
+    arrays: `extract_phrases` makes them, and adds ``orientation`` (int32 [rules, 8]: how often a
+        phrase was monotone, swapped, discontinuous to the right and to the left, towards what is
+        before it, then towards what is behind it), ``own_orientation`` (int16 [own rules, 8], the
+        part of each sentence), and ``point_begin`` (int64 [rules + 1]) with ``point`` (int32): the
+        links in most sentences that a phrase occurs in, see `extraction_kernels.LINK`.
     reordering: with target sides.
     """
 
@@ -343,7 +316,6 @@ class ExtractedPhrases(ExtractedGrammar):
         self.dense_names = [*PHRASE_NAMES, *reordering_names(reordering)]
 
     def _with_counts(self, rule: Int64, dense: Float64, own: LeftOut) -> Float64:
-        """Return all features, given those of any `ExtractedGrammar`."""
         counts = self.counts.rule_count[rule]
         orientation = self.arrays["orientation"][rule].astype(np.float64)
         here, place = self._places_of_own(rule, own)
@@ -355,14 +327,9 @@ class ExtractedPhrases(ExtractedGrammar):
         directions = [d for d, used in enumerate((kind.backward, kind.forward)) if used]
         of_kind = orientation.reshape(-1, 2, 4)[:, directions] @ belongs
         total = counts[:, None, None] + _SMOOTHING * kind.orientations
-        return np.column_stack(
-            [
-                dense[:, _MOSES_ORDER] * np.log(10.0),
-                np.log(counts),
-                counts == 1.0,
-                np.log((of_kind + _SMOOTHING) / total).reshape(rule.size, kind.scores),
-            ]
-        )
+        scores = np.log((of_kind + _SMOOTHING) / total).reshape(rule.size, kind.scores)
+        logs = dense[:, _MOSES_ORDER] * np.log(10.0)
+        return np.column_stack([logs, np.log(counts), counts == 1.0, scores])
 
     def rule_counts(self, rule: Int64) -> Float64:
         """Return how often phrase pairs occurred, float64 [rules]."""

@@ -21,11 +21,7 @@ from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import extracted_kernels, extraction_kernels
 from torchtune_smt.grammar.alignment import Alignment
 from torchtune_smt.grammar.base import Trie, ordered_trie
-from torchtune_smt.grammar.extracted_grammar import (
-    ExtractedGrammar,
-    ExtractedPhrases,
-    count_sentences,
-)
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar, ExtractedPhrases
 from torchtune_smt.grammar.extracted_kernels import RuleCounts
 from torchtune_smt.grammar.extraction_kernels import (
     BLOCKS,
@@ -84,8 +80,7 @@ def extract_grammar(
     with up to `max_gaps` smaller ones replaced by X, which do not touch on the source side; it has
     one pair of aligned words at least, and at most `max_symbols` symbols on the source side.
 
-    Raises InputError: numbers of sentences differ, or a link leads out of its sentences;
-    ValueError: an argument is out of its range.
+    Raises InputError: numbers of sentences differ, or a link leads out of its sentences.
 
     sources, targets: the bitext; a pair with an empty side gives no rules.
     alignments (sequence of int32 [links, 2]): (source, target) positions.
@@ -113,11 +108,11 @@ def extract_grammar(
     _, usual = _count_rules(bitext, shape, counts == "shared", attached, arrays)
     arrays["rule_alignment"] = usual.astype(np.int32)
     arrays["point_begin"], arrays["point"] = kept.begin.copy(), kept.symbols.copy()
-    arrays["rule_sentences"] = count_sentences(arrays)
+    # In how many sentences each rule occurs.
+    sentences = np.bincount(arrays["own_rule"], minlength=arrays["rule_source"].size)
+    arrays["rule_sentences"] = sentences.astype(np.int32)
     arrays["identical"] = _identical_pairs(bitext)
-    return ExtractedGrammar(
-        bitext.source_words, bitext.target_words, arrays, table_limit=table_limit
-    )
+    return ExtractedGrammar(*bitext[:2], arrays, table_limit=table_limit)
 
 
 def _number_bitext(
@@ -125,15 +120,9 @@ def _number_bitext(
     targets: Sequence[Sequence[str]],
     alignments: Sequence[Alignment],
 ) -> NumberedBitext:
-    """Return a bitext as numbers.
-
-    Raises InputError: numbers of sentences differ, or a link leads out of its sentences.
-    """
-    if not len(sources) == len(targets) == len(alignments):
-        raise InputError(
-            f"{len(sources)} source sentences, {len(targets)} target sentences and "
-            f"{len(alignments)} alignments do not make a bitext; they must be of one number"
-        )
+    counts = len(sources), len(targets), len(alignments)
+    if len(set(counts)) > 1:
+        raise InputError(f"sources, targets and alignments are of one number, and not {counts}")
     source_words, source_begin, source = _number_words(sources)
     target_words, target_begin, target = _number_words(targets)
     link_begin, links = _join_links(alignments, source_begin, target_begin)
@@ -199,11 +188,9 @@ def _count_rules(
 def _identical_pairs(bitext: NumberedBitext) -> Int32:
     """Return for each sentence pair the first one of the same words (int32 [sentences])."""
     source_begin, source_ids, target_begin, target_ids, _, _ = bitext.aligned
-    sides = (source_begin, source_ids), (target_begin, target_ids)
-    source, target = (number_equal(begin, words).astype(np.int64) for begin, words in sides)
-    _, first, same = np.unique(
-        source * max(source.size, 1) + target, return_index=True, return_inverse=True
-    )
+    source = number_equal(source_begin, source_ids).astype(np.int64)
+    pair = source << 32 | number_equal(target_begin, target_ids)
+    _, first, same = np.unique(pair, return_index=True, return_inverse=True)
     result: Int32 = first[same].astype(np.int32)
     return result
 
@@ -235,11 +222,8 @@ def _join_links(
     lengths = np.stack([np.diff(source_begin), np.diff(target_begin)], axis=1)
     bad = np.flatnonzero(((pairs < 0) | (pairs >= lengths[sentence])).any(axis=1))
     if bad.size:
-        i = sentence[bad[0]]
-        raise InputError(
-            f"alignment {i + 1} has a link out of the sentence pair, which has {lengths[i, 0]} and "
-            f"{lengths[i, 1]} words; is it of another bitext?"
-        )
+        message = "has a link out of its sentence pair; is it of another bitext?"
+        raise InputError(f"alignment {sentence[bad[0]] + 1} {message}")
     distinct = np.unique((source_begin[sentence] + pairs[:, 0]) << 32 | pairs[:, 1])
     place = distinct >> 32
     sentence = np.searchsorted(source_begin, place, side="right") - 1
@@ -299,22 +283,14 @@ def _sum_rules(
     _give_back()
     source_low, source_count = _sums(rule_source, rule_low, rule_count, n_sides)
     target_low, target_count = _sums(rule_target, rule_low, rule_count, n_target_sides)
-    counts = RuleCounts(
-        offsets(per_side),
-        rule_target,
-        rule_low,
-        rule_count,
-        source_low,
-        source_count,
-        target_low,
-        target_count,
-        np.empty((rule_low.size, 2)),
-    )
+    totals = source_low, source_count, target_low, target_count
+    log_p = np.empty((rule_low.size, 2))
+    counts = RuleCounts(offsets(per_side), rule_target, rule_low, rule_count, *totals, log_p)
     extracted_kernels.log_probabilities(rule_source, counts)
     for name, array in counts._asdict().items():
         arrays[f"counts_{name}"] = array
-    del counts, array, rule_source, rule_target, rule_low, rule_count
-    del source_low, source_count, target_low, target_count
+    del counts, array, rule_source, rule_target, rule_low, rule_count, log_p
+    del totals, source_low, source_count, target_low, target_count
     _give_back()
     order = sorting_kernels.largest_first(own_begin, -own.astype(np.float64))
     arrays["own_rule"], arrays["own_low"] = own[order], low[order]
@@ -406,13 +382,8 @@ def extract_phrases(
     extracted (``phrase``). Pairs are consistent with the alignment, have one link at least and at
     most `max_phrase_length` words on either side; words at their edges may be unaligned.
 
-    Raises InputError: numbers of sentences differ, or a link leads out of its sentences;
-    ValueError: an argument is out of its range.
-
-    sources, targets, alignments: as `extract_grammar` takes them.
     reordering: as `ReorderingType.parse` takes it, with target sides (``fe``); ``wbe`` where it
-        says no unit.
-    table_limit, arrays: as `extract_grammar` takes them.
+        says no unit. Other arguments, and errors, are those of `extract_grammar`.
     """
     check_arguments(EXTRACTED, {"max_phrase_length": max_phrase_length})
     kind = ReorderingType.parse(reordering)
@@ -440,10 +411,4 @@ def extract_phrases(
     arrays["own_orientation"] = own.astype(np.int16)
     arrays["point_begin"], arrays["point"] = gather(kept.begin, kept.symbols, usual)
     arrays["identical"] = _identical_pairs(bitext)
-    return ExtractedPhrases(
-        bitext.source_words,
-        bitext.target_words,
-        arrays,
-        reordering=kind,
-        table_limit=table_limit,
-    )
+    return ExtractedPhrases(*bitext[:2], arrays, reordering=kind, table_limit=table_limit)

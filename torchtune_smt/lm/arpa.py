@@ -33,9 +33,8 @@ def read_arpa(path: str | PathLike[str]) -> Ngrams:
     before ``\data\`` is skipped. Without ``<unk>`` unknown words get log10 probability -100.
     ``<UNK>`` is read as ``<unk>``.
 
-    Raises InputError: with the line: no ``\data\`` or ``\end\``, counts that do not hold, a missing
-    field or one too many, a number that is none or not finite, a positive log probability, a word
-    twice or not among the unigrams, no ``<s>`` or ``</s>``, order above 6, invalid UTF-8.
+    Raises InputError, with the line: it is no such file, counts do not hold, a word stands twice or
+    not among the unigrams, which lack ``<s>`` or ``</s>``; the order is above 6; invalid UTF-8.
     """
     return parse_arpa(read_packed(path), path)
 
@@ -55,7 +54,6 @@ class _Reader:
         self.data = data
         self.text: UInt8 = np.frombuffer(data, np.uint8)
         self.position = 0
-        self.section_line: list[int] = []
 
     def read(self) -> Ngrams:
         counts = self._header()
@@ -63,10 +61,14 @@ class _Reader:
         rows: list[Int32] = []
         prob: list[Float32] = []
         backoff: list[Float32] = []
+        section_line: list[int] = []
         for n, count in enumerate(counts, start=1):
+            self._expect(f"\\{n}-grams:")
+            section = self.position
+            section_line.append(self._line(section))
             spans, prob_n, backoff_n = self._section(n, count, has_backoff=n < len(counts))
             if n == 1:
-                ids = self._unigrams(words, *spans)
+                ids = self._unigrams(words, *spans, section)
                 prob.append(np.full(len(words), UNKNOWN_PROB, np.float32))
                 backoff.append(np.zeros(len(words), np.float32))
                 prob[0][ids] = prob_n
@@ -75,12 +77,15 @@ class _Reader:
                 order_of_row = np.argsort(ids)
             else:
                 ids = words.lookup_spans(self.text, *spans)
-                self._check_known(n, ids, *spans)
+                if (ids < 0).any():
+                    begin, end = (int(span[(ids < 0).argmax()]) for span in spans)
+                    word = self.data[begin:end].decode("utf-8")
+                    message = f"the word '{word}' of this {n}-gram is not among the unigrams"
+                    raise self._error(message, begin)
                 rows.append(ids.reshape(count, n))
                 prob.append(prob_n)
                 backoff.append(backoff_n)
-        self._end()
-        section_line = self.section_line
+        self._expect("\\end\\")
         missing_unknown = prob[0].size - counts[0]
 
         def line_of(n: int, row: int) -> int:
@@ -109,52 +114,44 @@ class _Reader:
                 return line, begin
         return b"", size
 
+    def _expect(self, wanted: str) -> None:
+        line, begin = self._next_line()
+        if line != wanted.encode():
+            raise self._error(
+                f"{wanted} was expected here, after as many n-grams as the header counts; correct "
+                "the header, or copy the file again",
+                begin,
+            )
+
     def _header(self) -> list[int]:
         r"""Read up to ``\1-grams:`` and return the count of each order."""
         self.position = (
             0 if self.data.startswith(b"\\data\\") else self.data.find(b"\n\\data\\") + 1
         )
-        line, begin = self._next_line()
-        if line != b"\\data\\":
+        if self._next_line()[0] != b"\\data\\":
             raise InputError("has no line \\data\\: it is no ARPA file", path=self.path)
         counts: list[int] = []
         while True:
             line, begin = self._next_line()
-            if line.startswith(b"\\"):
+            if line.startswith(b"\\") and counts:
                 self.position = begin
-                break
+                return counts
+            n = len(counts) + 1
             match = _COUNT.fullmatch(line)
-            if match is None:
-                raise self._error("the header needs lines like 'ngram 1=1000' here", begin)
-            n, count = int(match[1]), int(match[2])
-            if n != len(counts) + 1:
-                raise self._error(f"'ngram {len(counts) + 1}=' was expected here", begin)
+            if match is None or int(match[1]) != n:
+                raise self._error(f"the header needs a line like 'ngram {n}=1000' here", begin)
+            count = int(match[2])
             if n > MAX_ORDER:
                 raise self._error(f"n-grams of order {n}: at most {MAX_ORDER} are supported", begin)
             # No line is shorter than a number and n words of one letter each.
             if 2 * count * (n + 1) > len(self.data):
                 raise self._error(f"{count} n-grams do not fit into a file of this size", begin)
-            if count == 0 and n == 1:
-                raise self._error("there must be unigrams", begin)
             counts.append(count)
-        if not counts:
-            raise self._error("the header has no 'ngram 1=' line", self.position)
-        return counts
 
     def _section(
         self, n: int, count: int, has_backoff: bool
     ) -> tuple[tuple[Int64, Int64], Float32, Float32]:
-        r"""Read the n-grams of one order, ``\n-grams:`` included."""
-        line, begin = self._next_line()
-        if line != f"\\{n}-grams:".encode():
-            if n > 1 and not line.startswith(b"\\") and line:
-                raise self._error(
-                    f"more {n - 1}-grams than the header's count; correct the header, or copy the"
-                    " file again",
-                    begin,
-                )
-            raise self._error(f"'\\{n}-grams:' was expected here", begin)
-        self.section_line.append(self._line(begin) + 1)
+        """Read the n-grams of one order."""
         prob: Float32 = np.zeros(count, np.float32)
         backoff: Float32 = np.zeros(count, np.float32)
         word_begin: Int64 = np.zeros(count * n, np.int64)
@@ -177,7 +174,7 @@ class _Reader:
             )
         return (word_begin, word_end), prob, backoff
 
-    def _unigrams(self, words: Vocabulary, begin: Int64, end: Int64) -> Int32:
+    def _unigrams(self, words: Vocabulary, begin: Int64, end: Int64, section: int) -> Int32:
         """Fill `words`, and return the id of each unigram."""
         ids = words.intern_spans(self.text, begin, end)
         _, first = np.unique(ids, return_index=True)
@@ -187,27 +184,8 @@ class _Reader:
             raise self._error(f"the word '{word}' stands twice among the unigrams", int(begin[row]))
         for name in (BEGIN, END):
             if name not in words:
-                raise self._error(f"the unigrams lack {name}", int(begin[0]))
+                raise self._error(f"the unigrams lack {name}", section)
         return ids
-
-    def _check_known(self, n: int, ids: Int32, begin: Int64, end: Int64) -> None:
-        unknown = np.flatnonzero(ids < 0)
-        if unknown.size:
-            first, last = int(begin[unknown[0]]), int(end[unknown[0]])
-            word = self.data[first:last].decode("utf-8")
-            raise self._error(
-                f"the word '{word}' of this {n}-gram is not among the unigrams", first
-            )
-
-    def _end(self) -> None:
-        line, begin = self._next_line()
-        if line == b"\\end\\":
-            return
-        if not line:
-            raise self._error("\\end\\ is missing: the file is cut off; copy it again", begin)
-        if line.startswith(b"\\"):
-            raise self._error("\\end\\ was expected here, after the orders of the header", begin)
-        raise self._error("more n-grams than the header's count, or \\end\\ is missing", begin)
 
 
 def write_arpa(path: str | PathLike[str], ngrams: Ngrams) -> None:
@@ -228,14 +206,7 @@ def write_arpa(path: str | PathLike[str], ngrams: Ngrams) -> None:
             while row < rows.shape[0]:
                 start = row
                 row, used = kernels.format_rows(
-                    room,
-                    rows,
-                    prob,
-                    backoff,
-                    n < ngrams.order,
-                    letters,
-                    begin,
-                    row,
+                    room, rows, prob, backoff, n < ngrams.order, letters, begin, row
                 )
                 if row == start:
                     room = np.empty(2 * room.size, np.uint8)

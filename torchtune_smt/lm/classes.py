@@ -10,7 +10,6 @@ import numpy as np
 
 from torchtune_smt.core.accepts import integer
 from torchtune_smt.core.archive import file_checksum
-from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.text import split_words
@@ -25,11 +24,7 @@ _ROUNDS: Final = 30
 
 
 class WordClasses(NamedTuple):
-    """The classes of the words of two languages.
-
-    source, target: the class of each word; others have none.
-    digest: tells them from others.
-    """
+    """The classes of the words of two languages; `digest` tells them from others."""
 
     source: Mapping[str, str]
     target: Mapping[str, str]
@@ -70,27 +65,14 @@ def word_classes(
     group = np.full(size, count, np.int32)
     group[order] = np.arange(order.size) % count
     by_second = np.argsort(second, kind="stable")
-    exchange(
-        order,
-        often,
-        *(_begins(first, size), second, number),
-        *(_begins(second, size), first[by_second], number[by_second]),
-        group,
-        count,
-        rounds,
-    )
+    begin, left_begin = (offsets(np.bincount(word, minlength=size)) for word in (first, second))
+    left = left_begin, first[by_second], number[by_second]
+    exchange(order, often, begin, second, number, *left, group, count, rounds)
     return dict(zip(words.names(range(1, size)), map(str, group[1:].tolist()), strict=True))
 
 
-def _begins(owner: Int64, size: int) -> Int64:
-    return offsets(np.bincount(owner, minlength=size))
-
-
 def read_classes(path: str | PathLike[str]) -> dict[str, str]:
-    """Return the class of each word of a file, as mkcls and word2vec write it: ``word class``.
-
-    Raises InputError: the file is missing, a line is no word and its class, or a word comes twice.
-    """
+    """Return the class of each word of a file, as mkcls and word2vec write it: ``word class``."""
     found: dict[str, str] = {}
     for number, line in enumerate(iterate_lines(path), start=1):
         fields = split_words(line)

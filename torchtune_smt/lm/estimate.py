@@ -8,8 +8,8 @@ interpolated with the uniform distribution, of which ``<unk>`` has one share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from os import PathLike
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)
 _LEAST = 1e-99
 
 
-@dataclass
-class _Order:
+class _Order(NamedTuple):
     """The different n-grams of one order; indices are into this order or the next lower one."""
 
     word: Int64
@@ -51,9 +50,7 @@ def estimate(
 ) -> Ngrams:
     """Return the interpolated modified Kneser-Ney model of some sentences.
 
-    Raises InputError: no sentences; ``<s>``, ``</s>``, ``<unk>``, ``<UNK>``, empty words, or blanks
-    or line ends in words; discounts that cannot be estimated; ValueError: `order` or
-    `discount_fallback` is out of range.
+    Raises InputError: words that ARPA cannot hold, or discounts that cannot be estimated.
 
     sentences: without ``<s>`` and ``</s>``. Empty ones count as ``<s> </s>``.
     order: length of the longest n-grams, 1 to 6.
@@ -91,13 +88,8 @@ def estimate(
         own = now.word.astype(np.int32)[:, None]
         rows.append(own if n == 1 else np.concatenate([rows[-1][now.prefix], own], axis=1))
     log_backoff.append(np.zeros(orders[-1].word.size))
-    return Ngrams(
-        words,
-        rows,
-        [values.astype(np.float32) for values in log_prob],
-        [values.astype(np.float32) for values in log_backoff],
-        path,
-    )
+    prob, backoffs = ([v.astype(np.float32) for v in some] for some in (log_prob, log_backoff))
+    return Ngrams(words, rows, prob, backoffs, path)
 
 
 def check_fallback(discounts: Sequence[float] | None) -> None:
@@ -117,15 +109,10 @@ def _log10(values: Float64) -> Float64:
 def read_tokens(
     sentences: Sequence[Sequence[str]], path: str | PathLike[str] | None = None
 ) -> tuple[Vocabulary, Int64, Int64]:
-    """Check sentences, and return them as ids.
-
-    Tokens have ``<s>`` and ``</s>`` around each sentence; offsets are each token's place in its
-    sentence, ``<s>`` being 0.
+    """Check sentences; return words, ids with ``<s>`` and ``</s>``, and their places in sentences.
 
     Raises InputError: as `estimate`, but for the discounts.
     """
-    if not sentences:
-        raise InputError("no sentences to estimate a language model from", path=path)
     words = Vocabulary([UNKNOWN, BEGIN, END])
     length: Int64 = np.array([len(sentence) for sentence in sentences], np.int64) + 2
     end = np.cumsum(length)
@@ -207,24 +194,17 @@ def _discounts(
 ) -> Float64:
     """Return the discounts of adjusted counts 0, 1, 2 and 3 or more (Chen & Goodman, Eq. 26)."""
     kinds = np.bincount(np.minimum(adjusted, 5), minlength=6).astype(np.float64)
-    problem = ""
-    for count in (1, 2, 3):
-        if kinds[count] == 0:
-            problem = f"no {n}-gram has the adjusted count {count}"
-            break
-    else:
+    if kinds[1:4].all():
         y = kinds[1] / (kinds[1] + 2 * kinds[2])
         k = np.arange(1, 4)
         discounts: Float64 = np.zeros(4)
         discounts[1:] = k - (k + 1) * y * kinds[2:5] / kinds[1:4]
-        bad = np.flatnonzero((discounts[1:] < 0) | (discounts[1:] > k))
-        if bad.size == 0:
+        if ((discounts[1:] >= 0) & (discounts[1:] <= k)).all():
             return discounts
-        problem = f"that of count {bad[0] + 1} would be {discounts[bad[0] + 1]:.3g}"
     if fallback is None:
         raise InputError(
-            f"the discounts of {n}-grams cannot be estimated from so little or so regular text"
-            f" ({problem}); give discount_fallback, e.g. {DISCOUNT_FALLBACK}, or a lower order",
+            f"the discounts of {n}-grams cannot be estimated from so little or so regular text; "
+            f"give discount_fallback, e.g. {DISCOUNT_FALLBACK}, or a lower order",
             path=path,
         )
     return np.array([0.0, *fallback])

@@ -38,18 +38,13 @@ def build_folds(
     path: str | PathLike[str] | None = None,
     numbers: Sequence[int] | None = None,
 ) -> str:
-    """Write the model of each fold (``fold-<f>.arpa.gz``), estimated on all the others' sentences.
+    """Write the model of each fold, estimated on all the others' sentences, for `load_folds`.
 
-    Raises InputError: as `estimate`; fewer sentences than folds; or the folder cannot be written
-    to; ValueError: `n_folds` is below 2.
+    Returns a checksum of all models. Raises InputError: as `estimate`, or fewer sentences than
+    folds.
 
-    folder: for `load_folds`.
     sentences: in the order of the training bitext.
-    n_folds: at least 2, at most the number of sentences.
-    order, discount_fallback, path: as `estimate` takes them.
     numbers: what counts for the fold of each sentence, in the place of its number.
-
-    Returns str: a checksum of all models; see `load_folds`.
     """
     folder = Path(folder)
     (folder / _MANIFEST).unlink(missing_ok=True)
@@ -64,29 +59,19 @@ def build_folds(
     checksums = []
     numbers = range(len(sentences)) if numbers is None else numbers
     for fold in range(n_folds):
-        others = [
-            words
-            for i, words in zip(numbers, sentences, strict=True)
-            if fold_of(i, n_folds) != fold
-        ]
-        ngrams = estimate(others, order, discount_fallback, path)
-        write_arpa(_fold_path(folder, fold), ngrams)
+        numbered = zip(numbers, sentences, strict=True)
+        others = [words for i, words in numbered if fold_of(i, n_folds) != fold]
+        write_arpa(_fold_path(folder, fold), estimate(others, order, discount_fallback, path))
         checksums.append(file_checksum(_fold_path(folder, fold)))
     return _ARCHIVE.write_json(folder / _MANIFEST, {"models": checksums})
 
 
 def load_folds(
-    folder: str | PathLike[str],
-    *,
-    expected: str | None = None,
-    may_write: bool = True,
+    folder: str | PathLike[str], *, expected: str | None = None, may_write: bool = True
 ) -> list[NgramModel]:
     """Load what `build_folds` wrote: model f has not seen the sentences of fold f.
 
-    If `expected`, the checksum that `build_folds` returned, is given, other models are refused. For
-    `may_write` see `NgramModel.load`.
-
-    Raises InputError: the folder is not whole.
+    Raises InputError: the folder is not whole, or has another checksum than the `expected` one.
     """
     folder = Path(folder)
     path = folder / _MANIFEST

@@ -45,10 +45,7 @@ class NgramModel:
 
     @classmethod
     def from_ngrams(cls, ngrams: Ngrams) -> NgramModel:
-        """Return the model of a list of n-grams.
-
-        Raises InputError: as `build_tables`.
-        """
+        """Return the model of a list of n-grams. Raises InputError: as `build_tables`."""
         return cls(ngrams.order, ngrams.words, build_tables(ngrams))
 
     @classmethod
@@ -62,13 +59,11 @@ class NgramModel:
     ) -> NgramModel:
         """Load an ARPA file, plain or gz.
 
-        Raises InputError: as `read_arpa` and `build_tables`, with file and line; the file is not
-        the expected one.
+        Raises InputError: as `read_arpa` and `build_tables`; the file has another checksum than the
+        `expected` one.
 
-        cache: read the binary copy ``<path>.cache`` if it belongs to this content, else write one
-            (not if the folder is read-only).
-        expected: checksum that the file must have.
-        may_write: whether a binary copy may be written.
+        cache: read the binary copy ``<path>.cache`` if it belongs to this content, else write one,
+            if it `may_write`, and the folder is not read-only.
         """
         if cache:
             found = file_checksum(path)
@@ -115,10 +110,7 @@ class NgramModel:
         return total, np.diff(offsets(ids == UNKNOWN_WORD)[begin])
 
     def perplexity(self, lines: Iterable[str]) -> float:
-        """Return the perplexity of tokenised sentences, ``</s>`` and unknown words counted.
-
-        Words are separated by blanks and tabs.
-        """
+        """Return the perplexity of tokenised lines, ``</s>`` and unknown words counted."""
         sentences = [split_words(line) for line in lines]
         total, _ = self.score_all(sentences)
         events = sum(map(len, sentences)) + len(sentences)

@@ -9,7 +9,6 @@ from os import PathLike
 import numpy as np
 
 from torchtune_smt.core.arrays import Float32, Int32
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 
 UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
@@ -41,15 +40,6 @@ class Ngrams:
     def order(self) -> int:
         """Length of the longest n-grams."""
         return len(self.rows)
-
-    def text(self, order: int, row: int) -> str:
-        """Return an n-gram's words with blanks between them."""
-        return " ".join(self.words.names(self.rows[order - 1][row]))
-
-    def error(self, message: str, order: int = 0, row: int = -1) -> InputError:
-        """Return an `InputError` about the list, or about one n-gram of it."""
-        line = self.line_of(order, row) if self.line_of is not None and row >= 0 else None
-        return InputError(message, path=self.path, line=line)
 
     def completed(self) -> Ngrams:
         """Return a copy that also has the prefix and the suffix of each n-gram.

@@ -9,9 +9,10 @@ import numpy as np
 
 from torchtune_smt.core.archive import ALIGNMENT, Archive, Stored
 from torchtune_smt.core.arrays import Float32, Records
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import kernels
-from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
+from torchtune_smt.lm.ngrams import Ngrams
 
 # An entry of the hash table: a transition from a context to an n-gram of two words or more.
 #
@@ -72,7 +73,7 @@ def build_tables(ngrams: Ngrams) -> LmTables:
     sentence's score changes. (KenLM does so for those that longer ones end in, and refuses a
     model that lacks one which longer ones begin with.)
 
-    Raises InputError: an n-gram stands in the list twice, or there are more than 2^31 of them.
+    Raises InputError: an n-gram stands in the list twice.
     """
     tables, backoff, failed = _link(ngrams)
     if failed is not None and failed[2] == kernels.MISSING:
@@ -81,43 +82,19 @@ def build_tables(ngrams: Ngrams) -> LmTables:
         tables, backoff, failed = _link(ngrams)
     if failed is not None:
         order, row, _ = failed
-        raise ngrams.error(f"the n-gram '{ngrams.text(order, row)}' stands twice", order, row)
+        ngram = " ".join(ngrams.words.names(ngrams.rows[order - 1][row]))
+        line = None if ngrams.line_of is None else ngrams.line_of(order, row)
+        raise InputError(f"the n-gram '{ngram}' stands twice", path=ngrams.path, line=line)
     kernels.finish_nodes(*tables, backoff, ngrams.order)
     return tables
 
 
-def check_tables(tables: LmTables, order: int, words: Vocabulary) -> None:
-    """Raise ValueError unless kernels can work on tables that were read from a file.
-
-    What they say is not looked at: one pass finds whatever could lead out of the tables, or
-    nowhere.
-    """
-    table, nodes = tables
-    fits = (
-        type(order) is int
-        and 1 <= order <= MAX_ORDER
-        and (table.dtype, nodes.dtype) == (ENTRY, NODE)
-        and table.ndim == nodes.ndim == 1
-        and len(words) < nodes.size < 2**31
-        and table.size & (table.size - 1) == 0 < table.size
-        and words.lookup([UNKNOWN])[0] == 0
-        and (words.lookup([BEGIN, END]) > 0).all()
-        and kernels.leads_nowhere_else(table, nodes, len(words), order)
-    )
-    if not fits:
-        raise ValueError("the tables are no language model")
-
-
 def _link(ngrams: Ngrams) -> tuple[LmTables, Float32, tuple[int, int, int] | None]:
-    """Fill the hash table and the links between nodes.
-
-    Returns the tables, the nodes' own back-off weights, and (order, row, code) of the first
-    n-gram that could not be placed.
-    """
+    """Return linked tables, the nodes' own back-off weights, and who could not be placed."""
     counts = [rows.shape[0] for rows in ngrams.rows]
     size = 1 + sum(counts)
     if size >= 2**31 - 1:
-        raise ngrams.error("the model has more than 2^31 n-grams; prune it")
+        raise InputError("the model has more than 2^31 n-grams; prune it", path=ngrams.path)
     slots = 16
     while slots < 2 * (size - 1 - counts[0]):
         slots *= 2
@@ -152,11 +129,7 @@ _WORDS: Final = "words."
 def write_cache(
     source: str | PathLike[str], checksum: str, order: int, words: Vocabulary, tables: LmTables
 ) -> None:
-    """Write the binary copy of the model that was read from `source`; see `Archive.write_copy`.
-
-    `checksum` is that of the bytes that the model was made from: the file may be another one by
-    now.
-    """
+    """Write the binary copy of a model; `checksum`: of the bytes that it was made from."""
     arrays = words.to_arrays(_WORDS) | tables._asdict()
     ARCHIVE.write_copy(source, {"source": checksum}, {"order": order}, arrays)
 
@@ -164,17 +137,10 @@ def write_cache(
 def read_cache(
     source: str | PathLike[str], checksum: str
 ) -> tuple[int, Vocabulary, LmTables] | None:
-    """Return (order, words, tables) of the binary copy of `source`, whose content has `checksum`.
-
-    Returns None where there is none that is of use; see `Archive.read_copy`.
-    """
+    """Return (order, words, tables) of the binary copy, None where there is none of use."""
 
     def made(copy: Stored) -> tuple[int, Vocabulary, LmTables]:
-        order = copy.content["order"]
         tables = LmTables(**{name: copy.arrays[name] for name in LmTables._fields})
-        words = Vocabulary.from_arrays(copy.arrays, _WORDS)
-        if not copy.trusted:
-            check_tables(tables, order, words)
-        return order, words, tables
+        return copy.content["order"], Vocabulary.from_arrays(copy.arrays, _WORDS), tables
 
     return ARCHIVE.read_copy(source, {"source": checksum}, made)
