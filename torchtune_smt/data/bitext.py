@@ -1,25 +1,45 @@
-"""Parallel text: finding its files, reading them with every check, writing them."""
+"""Parallel text: finding its files, reading them with every check, writing them.
+
+Tokens of files are kept by their content in the user's folder of caches.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+import numpy as np
+
+from torchtune_smt.core.archive import (
+    Archive,
+    Stored,
+    cache_folder,
+    cache_path,
+    checksum,
+    file_checksum,
+    make_cache_folder,
+    remove_old,
+)
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.text import RESERVED, UNKNOWN_WORDS
 from torchtune_smt.core.textio import (
     BadLine,
     UnequalLinesError,
     atomic_writer,
     blocks_of_lines,
+    iterate_lines,
     parallel_lines,
 )
-from torchtune_smt.data.kept_tokens import tokens_of
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 from torchtune_smt.kbest.lists import Source
 
@@ -30,10 +50,8 @@ _SPLIT_ONLY: Final = Preprocessor(normalize=False, tokenize=False, lowercase=Fal
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenised sentences with their references.
+    """Tokenised sentences with their references (none for a source without).
 
-    source: ``source[i]``: the words of sentence i.
-    references: ``references[i]``: its references, each a list of words. Empty for a source without.
     lines: the line of sentence i in the files, counted from 1.
     dropped: how many lines were left out, by reason.
     """
@@ -58,12 +76,9 @@ class Corpus:
 
     def followed_by(self, other: Corpus) -> Corpus:
         """Return this corpus and the other in one; the lines are each file's own."""
-        return Corpus(
-            self.source + other.source,
-            self.references + other.references,
-            self.lines + other.lines,
-            dict(Counter(self.dropped) + Counter(other.dropped)),
-        )
+        source, references = self.source + other.source, self.references + other.references
+        dropped = dict(Counter(self.dropped) + Counter(other.dropped))
+        return Corpus(source, references, self.lines + other.lines, dropped)
 
     def places_in(self, bitext: Corpus) -> dict[int, int]:
         """Return by the number of a sentence its number in a bitext: that of the same line there.
@@ -101,8 +116,7 @@ def read_corpus(
 ) -> Corpus:
     """Read parallel files (plain or ``.gz``), line by line translations of each other.
 
-    source, references: the file of the source language; the target side of a bitext, or the
-        references of a test set, one file each.
+    references: the target side of a bitext, or the references of a test set, one file each.
     empty: what happens to a line that has no word in one of the files: it is an error, or it is
         left out of all of them and counted.
     source_text, target_text: how raw text becomes tokens; by default lines are only split at blanks
@@ -114,25 +128,21 @@ def read_corpus(
     lines: the lines of each file, gone through once, where they are in memory already: the files
         are then only what errors call them.
 
-    Raises InputError: a file is missing, is not UTF-8, has another number of lines than the source,
-        a line without words, or with too many, or a reserved word; or there are several target
-        sides of a training text.
+    Raises InputError: a file is missing, not UTF-8, or not parallel to the source; a line has no
+        words, too many, or a reserved one; or there are several target sides of a training text.
     """
-    if empty not in ("error", "skip"):
-        raise ValueError(f"empty must be 'error' or 'skip', not '{empty}'")
     paths = [source, *references]
     if training and len(references) > 1:
-        targets = [str(path) for path in references]
         raise InputError(
-            f"is a further target side of {source} (there are {', '.join(targets)}), and training "
-            f"pairs have one target: append its lines to {targets[0]} and the source once more to "
-            "the source, as pairs of their own; or leave it out",
+            f"is a further target side of {source}, and training pairs have one target: append its "
+            f"lines to {references[0]} and the source once more to the source, as pairs of their "
+            "own; or leave it out",
             path=references[1],
         )
     texts = [source_text or _SPLIT_ONLY, *[target_text or _SPLIT_ONLY] * len(references)]
     files: list[Iterable[list[str]]]
     if lines is None:
-        files = [tokens_of(path, text) for path, text in zip(paths, texts, strict=True)]
+        files = [_tokens_of(path, text) for path, text in zip(paths, texts, strict=True)]
     else:
         files = [map(text.tokens, one) for text, one in zip(texts, lines, strict=True)]
     of_target = RESERVED | UNKNOWN_WORDS if training else RESERVED
@@ -145,12 +155,8 @@ def read_corpus(
         for path, words, kept in zip(paths, sides, reserved, strict=True):
             if not words:
                 if empty == "error":
-                    raise InputError(
-                        "has no words; remove this line from all files, or leave it out "
-                        "with data.empty=skip",
-                        path=path,
-                        line=number,
-                    )
+                    message = "has no words; remove this line from all files, or leave it out with"
+                    raise InputError(f"{message} data.empty=skip", path=path, line=number)
                 reason = "empty"
             else:
                 check_reserved(words, path, number, kept)
@@ -167,13 +173,10 @@ def read_corpus(
         corpus.lines.append(number)
     if number == 0:
         raise InputError("is empty; a line for each sentence is expected", path=paths[0])
-    if not corpus.source:
-        raise InputError(
-            f"no sentence is left of {number} ({Corpus([], [], [], dropped).summary()}); "
-            "check the files and the limits of length",
-            path=paths[0],
-        )
     corpus.dropped.update(dropped)
+    if not corpus.source:
+        message = f"no sentence is left of {number} ({corpus.summary()})"
+        raise InputError(f"{message}; check the files and the limits of length", path=paths[0])
     return corpus
 
 
@@ -183,20 +186,75 @@ def check_reserved(
     """Raise InputError where a sentence has a reserved word."""
     if not reserved.isdisjoint(words):
         word = next(word for word in words if word in reserved)
-        raise InputError(
-            f"the word '{word}' is reserved; replace it or remove the line", path=path, line=line
-        )
+        message = f"the word '{word}' is reserved; replace it or remove the line"
+        raise InputError(message, path=path, line=line)
 
 
 def check_length(words: Sequence[str], most: int, path: AnyPath, line: int) -> None:
     """Raise InputError where a sentence that is to be decoded has more than so many words."""
     if len(words) > most:
-        raise InputError(
-            f"has {len(words)} words, and at most {most} are decoded; split the sentence, or set "
-            "decoder.max_words to more",
-            path=path,
-            line=line,
-        )
+        message = f"has {len(words)} words, and at most {most} are decoded; split the sentence, or"
+        raise InputError(f"{message} set decoder.max_words to more", path=path, line=line)
+
+
+# Tokens of files, by their content, in the user's folder of caches; files that stay when a new one
+# is written, the last used ones, of so many bytes at most.
+_TOKENS: Final = Archive("copy of tokens", 1, "they are made again")
+KEPT: Final = 100
+_MOST: Final = 1 << 30
+
+
+def _tokens_of(path: AnyPath, text: Preprocessor) -> Iterable[list[str]]:
+    """Return the tokens of each line of a file; see `iterate_lines` for errors.
+
+    They are kept where what splits the lines is more than blanks, and the file can be read twice.
+    """
+    made = map(text.tokens, iterate_lines(path))
+    folder = cache_folder("texts")
+    moses = (text.tokenize or text.normalize) and text.compounds is None
+    if not (moses and folder and Path(path).is_file()):
+        return made
+    key = {"file": file_checksum(path), "made": _made_by(), "text": repr(text)}
+    copy = folder / checksum(repr(key).encode())
+    found = _TOKENS.read_copy(copy, key, _lines)
+    if found is None:
+        return _keeping(made, path, copy, key)
+    with suppress(OSError):
+        os.utime(cache_path(copy))
+    return found
+
+
+def _lines(copy: Stored) -> list[list[str]]:
+    lines = copy.arrays["text"].tobytes().decode().split("\n")
+    return [line.split(" ") if line else [] for line in lines[:-1]]
+
+
+def _keeping(
+    made: Iterable[list[str]], path: AnyPath, copy: Path, key: dict[str, Any]
+) -> Iterator[list[str]]:
+    """Yield tokens, and keep them when all are made, and the file is still what it was."""
+    lines = []
+    for words in made:
+        # Now, as whoever gets them may change them.
+        lines.append(" ".join(words) + "\n")
+        yield words
+    with suppress(UnicodeError, OSError):
+        text = np.frombuffer("".join(lines).encode(), np.uint8)
+        if text.size > _MOST or file_checksum(path) != key["file"]:
+            return
+        make_cache_folder(copy.parent)
+        _TOKENS.write_copy(copy, key, {}, {"text": text})
+        remove_old(copy.parent, KEPT, _MOST)
+
+
+@functools.cache
+def _made_by() -> str:
+    """Return a hash of all that makes tokens of lines: the code, here and in sacremoses."""
+    files = [PACKAGE / "core" / "text.py", PACKAGE / "data" / "preprocess.py"]
+    moses = importlib.util.find_spec("sacremoses")
+    for place in (moses and moses.submodule_search_locations) or ():
+        files += sorted(Path(place).glob("*.py"))
+    return checksum(repr((sys.version, *(file.read_bytes() for file in files))).encode())
 
 
 def _rows(
@@ -224,54 +282,36 @@ def find_files(
     They are ``<split>.<source>`` and ``<split>.<target>``, or ``<split>.<target>.0``, ``.1``, ...
     for several references; each may end in ``.gz``.
 
-    Raises InputError: the folder, the source or the references are missing, or it is not clear
-        which are meant.
+    Raises InputError: some are missing, or it is not clear which are meant.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError("there is no such folder; check the path of the data set", path=folder)
 
     def existing(name: str) -> Path | None:
         plain, packed = folder / name, folder / f"{name}.gz"
         return plain if plain.is_file() else packed if packed.is_file() else None
 
-    def missing(what: str) -> InputError:
-        return InputError(f"{what}; check the path and the languages of the data set", path=folder)
-
     source = existing(f"{split}.{source_language}")
-    if source is None:
-        raise missing(f"there is no {split}.{source_language}, plain or .gz")
     name = f"{split}.{target_language}"
     single = existing(name)
-    numbers = sorted(
-        int(number)
-        for path in folder.glob(f"{name}.*")
-        if (number := path.name.removesuffix(".gz").rsplit(".", 1)[1]).isdecimal()
-    )
-    if single is not None and numbers:
-        raise InputError(
-            f"both {single.name} and {name}.{numbers[0]} are there, and only one kind can be "
-            "meant; move the other away",
-            path=folder,
-        )
-    if single is not None:
-        return source, [single]
-    if not numbers:
-        raise missing(
-            f"the references of {source.name} are missing: neither {name} nor {name}.0, plain or "
-            ".gz, is there"
-        )
-    references = []
-    for index in range(numbers[-1] + 1):
-        reference = existing(f"{name}.{index}")
-        if reference is None:
-            raise InputError(
-                f"reference {name}.{index} is missing, and {name}.{numbers[-1]} is there; "
-                "references are numbered from 0 without a gap",
-                path=folder,
-            )
-        references.append(reference)
-    return source, references
+    ends = (path.name.removesuffix(".gz").rsplit(".", 1)[1] for path in folder.glob(f"{name}.*"))
+    numbers = sorted({int(end) for end in ends if end.isdecimal()})
+    several = [existing(f"{name}.{index}") for index in range(len(numbers))]
+    references = [path for path in several if path is not None]
+    problem = ""
+    if source is None:
+        problem = f"there is no {split}.{source_language}, plain or .gz"
+    elif single is not None and numbers:
+        problem = f"both {single.name} and {name}.{numbers[0]} are there; move one kind away"
+    elif single is None and not numbers:
+        problem = f"the references of {source.name} are missing: neither {name} nor {name}.0, plain"
+        problem += " or .gz, is there"
+    elif len(references) < len(several):
+        problem = f"reference {name}.{several.index(None)} is missing, and {name}.{numbers[-1]} is"
+        problem += " there: they are numbered from 0"
+    if source is None or problem:
+        message = f"{problem}; check the path and the languages of the data set"
+        raise InputError(message, path=folder)
+    return source, references if single is None else [single]
 
 
 def write_corpus(corpus: Corpus, source: AnyPath, references: Sequence[AnyPath]) -> None:
@@ -305,10 +345,8 @@ def source_batches(
 
     A line with a fault comes as what is written in its place, or the error comes in its turn.
 
-    tokens: returns the words of a line.
-    longest: how many words a line may have; None: any number.
-    on_error: one of `ON_ERROR`.
-    warn: told of lines with a fault.
+    tokens: returns the words of a line, `longest` at most.
+    on_error: one of `ON_ERROR`; `warn` is told of lines with a fault.
     pipe: read in the place of a file, and called `path`: a batch is what has arrived, so that each
         line is answered before the next one.
     """

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -40,13 +40,11 @@ def read_alignments(
 ) -> list[Alignment]:
     """Read word alignments; an empty line is a sentence pair without links.
 
-    Raises InputError: a point is not like ``0-1``, or is outside of its sentences; or there are
-    more or fewer lines than sentence pairs.
+    Raises InputError: a line is no alignment, or they are not those of the bitext.
 
     sources, targets: the bitext, to check the alignments against.
     lines: which lines of the bitext's files its sentences are, from 1, where lines were dropped:
-        the alignments may be those of the files, too.
-    total: how many lines these files have; needed with `lines`.
+        the alignments may be those of the files, too, which have `total` lines.
     """
     rows = iterate_lines(path)
     most = None if sources is None else len(sources) if total is None else total
@@ -63,33 +61,24 @@ def read_alignments(
         alignments = [alignments[line - 1] for line in lines]
     else:
         of_files = "" if total in (None, pairs) else f" of {total} lines"
-        raise InputError(
-            f"has {count} lines, and the bitext {pairs} pairs{of_files}; align this bitext",
-            path=path,
-        )
+        message = f"has {count} lines, and the bitext {pairs} pairs{of_files}; align this bitext"
+        raise InputError(message, path=path)
     for line, links, *pair in zip(lines, alignments, sources, targets, strict=True):
-        lengths = [len(words) for words in pair]
-        if links.size and (links >= lengths).any():
-            raise InputError(
-                f"has a link out of its sentence pair, which has {lengths[0]} and {lengths[1]} "
-                "words; align this bitext",
-                path=path,
-                line=line,
-            )
+        n, m = (len(words) for words in pair)
+        if (links >= [n, m]).any():
+            message = f"has a link out of its sentence pair, which has {n} and {m} words"
+            raise InputError(f"{message}; align this bitext", path=path, line=line)
     return alignments
 
 
 def _links(line: str, path: str | os.PathLike[str], number: int) -> Alignment:
     """Return the alignment that a line holds."""
-    points = split_words(line)
-    pairs = [[whole_number(end) for end in point.split("-")] for point in points]
-    for point, pair in zip(points, pairs, strict=True):
-        if len(pair) != 2 or None in pair:
-            raise InputError(
-                f"{point} is no alignment point; write source-target, as in 0-1",
-                path=path,
-                line=number,
-            )
+    pairs = []
+    for point in split_words(line):
+        pairs.append([whole_number(end) for end in point.split("-")])
+        if len(pairs[-1]) != 2 or None in pairs[-1]:
+            message = f"{point} is no alignment point; write source-target, as in 0-1"
+            raise InputError(message, path=path, line=number)
     return np.array(pairs, np.int32).reshape(-1, 2)
 
 
@@ -101,7 +90,7 @@ def write_alignments(path: str | os.PathLike[str], alignments: Iterable[Alignmen
 
 
 _Pairs = Sequence[tuple[list[str], list[str]]]
-
+_Model = TypeVar("_Model", bound="thot.AlignmentModel")
 _SEED: Final = 1
 # Seconds without a word of how far it is.
 _SILENT: Final = 10
@@ -120,8 +109,6 @@ def align(
 
     The same bitext gives the same alignments.
 
-    Raises InputError: numbers of sentences differ; ValueError: an argument is out of its range.
-
     sources, targets: a pair with an empty side has no links; nor has one that is too long for the
         aligner (1,024 words), which is reported as a warning.
     model ("fast_align", "hmm", "eflomal"): fast_align (Dyer et al. 2013); the HMM (Vogel et al.
@@ -135,11 +122,6 @@ def align(
 
     one_of(*ALIGNERS).check("model", model)
     integer(1).check("iterations", iterations)
-    if len(sources) != len(targets):
-        raise InputError(
-            f"{len(sources)} source and {len(targets)} target sentences do not make a bitext; "
-            "they must be of one number"
-        )
     # Words of the texts must not be mistaken for the aligner's own, such as NULL.
     pairs = [
         ([f"_{word}" for word in source], [f"_{word}" for word in target])
@@ -168,9 +150,7 @@ def _train(pairs: _Pairs, model: str, iterations: int, what: str) -> thot.Alignm
     from thot import alignment as thot
 
     if model == "fast_align":
-        fast_align = thot.FastAlignModel()
-        _run(fast_align, pairs, iterations, what)
-        return fast_align
+        return _run(thot.FastAlignModel(), pairs, iterations, what)
     if model == "eflomal":
         eflomal = thot.EflomalAlignmentModel()
         eflomal.seed, eflomal.deterministic = _SEED, True
@@ -178,17 +158,13 @@ def _train(pairs: _Pairs, model: str, iterations: int, what: str) -> thot.Alignm
         eflomal.num_samplers = 3
         eflomal.auto_iterations = False
         eflomal.set_iterations(iterations, iterations, 4 * iterations)
-        _run(eflomal, pairs, eflomal.scheduled_iterations, what)
-        return eflomal
-    first = thot.Ibm1AlignmentModel()
-    _run(first, pairs, iterations, f"{what}, words alone")
+        return _run(eflomal, pairs, eflomal.scheduled_iterations, what)
+    first = _run(thot.Ibm1AlignmentModel(), pairs, iterations, f"{what}, words alone")
     # The pairs come along with the model to start from.
-    hmm = thot.HmmAlignmentModel(first)
-    _run(hmm, [], iterations, what)
-    return hmm
+    return _run(thot.HmmAlignmentModel(first), [], iterations, what)
 
 
-def _run(model: thot.AlignmentModel, pairs: _Pairs, iterations: int, what: str) -> None:
+def _run(model: _Model, pairs: _Pairs, iterations: int, what: str) -> _Model:
     """Add pairs to a model, and train it; now and then it is said how far it is."""
     for source, target in pairs:
         model.add_sentence_pair(source, target)
@@ -200,3 +176,4 @@ def _run(model: thot.AlignmentModel, pairs: _Pairs, iterations: int, what: str) 
             said = time.monotonic()
             logger.info("  aligning from %s: pass %d of %d", what, done, iterations)
     model.end_training()
+    return model

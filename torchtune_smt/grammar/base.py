@@ -36,10 +36,8 @@ class Trie(NamedTuple):
 def build_trie(length: Int32, symbols: Int32) -> tuple[Trie, Int32]:
     """Return the trie of some sequences, and for each the node where it ends.
 
-    Equal sequences share their node; nodes order sequences by length, then symbol by symbol.
-
-    length (int32 [n]): of each sequence.
-    symbols (int32): theirs, one sequence behind the other.
+    `symbols` are those of one sequence behind the other. Equal sequences share their node; nodes
+    order sequences by length, then symbol by symbol.
     """
     symbol, child_begin, node = kernels.build_trie(length, symbols)
     return Trie(symbol, child_begin), node
@@ -126,9 +124,7 @@ class Grammar(ABC):
         """Return the rules that can match a sentence. May be called from several threads.
 
         The cost depends on the sentence and on what matches it, not on the size of the grammar.
-
-        Raises ValueError: there is no such training sentence, it has other words, or the grammar
-        cannot leave one out.
+        Raises ValueError: the grammar cannot leave this sentence out.
 
         source (int32 [n]): ids in `source_words`; negative: unknown.
         max_span: no X covers more words of the source than this.
@@ -157,17 +153,11 @@ class Grammar(ABC):
         """Return the feature values of rules, float64 [rules, features]."""
 
     def rule_counts(self, rule: Int64) -> Float64:
-        """Return how often rules occurred in the bitext, or in how many sentences, float64 [rules].
-
-        Raises ValueError: nobody knows.
-        """
+        """Return how often rules occurred in the bitext, or in how many sentences (float64)."""
         raise ValueError("this grammar does not say how often its rules occurred")
 
     def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
-        """Return `rule_counts` of the bitext without one of its sentences; as they are here.
-
-        Raises ValueError: nobody knows.
-        """
+        """Return `rule_counts` of the bitext without those left out with one of its sentences."""
         raise ValueError("this grammar does not say how often its rules occurred in one sentence")
 
     def left_out_first(self, train_index: int) -> int:

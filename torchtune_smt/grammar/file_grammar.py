@@ -20,10 +20,7 @@ NO_LIMIT = 1 << 30
 
 
 class Side(NamedTuple):
-    """One side of all rules.
-
-    That of rule r is ``symbols[begin[r]:begin[r + 1]]``, as `Grammar` has them.
-    """
+    """One side of all rules: ``symbols[begin[r]:begin[r + 1]]``, as `Grammar` has them."""
 
     words: Vocabulary
     begin: Int64
@@ -38,10 +35,8 @@ class FileGrammar(Grammar):
     table_limit: use only the best so many rules of a source side; all by default.
     rank_by: the feature whose largest values come first among the rules of a source side. The given
         order by default.
-    feature_places: see `Grammar`.
 
     As attributes:
-    dense (float64 [rules, features])
     n_duplicates: how many rules were dropped, having occurred before.
     given (int64 [rules]): where rule r stood among those given.
     """
@@ -106,18 +101,11 @@ class FileGrammar(Grammar):
 class PhraseTable(FileGrammar):
     """Phrase pairs with their scores: a grammar without gaps.
 
-    source, target: there are no non-terminals.
-    dense_names: names of the scores.
     dense (float64 [phrases, scores]): natural logarithms.
     reordering: what the last columns of `dense` are.
-    point_begin (int64 [phrases + 1])
-    points (int32 [points, 2]): word alignment of each phrase pair: places of a source and of a
-        target word.
+    point_begin, points: word alignment of each phrase pair, see `Grammar`.
     counts (float64 [phrases]): how often each occurred.
     uncounted: where the first line is that does not say so, if that is why there are no counts.
-
-    As attributes:
-    point_begin, points: as given, in the order of the phrases' ids; None if there is no alignment.
     """
 
     gaps = False
@@ -144,10 +132,7 @@ class PhraseTable(FileGrammar):
             self.points = points[places]
 
     def rule_counts(self, rule: Int64) -> Float64:
-        """Return how often phrases occurred; see `Grammar`.
-
-        Raises InputError: a line of the table does not say so.
-        """
+        """Return how often phrases occurred, if all lines of the table say so."""
         if self._uncounted is not None:
             raise no_count(*self._uncounted, "min_count of a template")
         if self._counts is None:

@@ -136,10 +136,7 @@ def read_grammar(
     A feature that a line does not mention is 0 there. An empty target side is a rule that deletes.
     A rule that occurs again is dropped, counted and reported as a warning.
 
-    Raises InputError: a line is not as described; file, line and cure are named.
-
-    format ("cdec", "joshua", "moses"): told from the first line by default, where what looks like
-        cdec's is taken for cdec's.
+    format: told from the first line by default, where what looks like cdec's is taken for cdec's.
     table_limit, rank_by: see `FileGrammar`.
     cache: without `rank_by`, read the binary copy ``<path>.cache`` if it belongs to this content,
         else write one (not if the folder is read-only), unless `may_write` is not set.
@@ -192,14 +189,9 @@ def read_phrase_table(
     -100, as in Moses. Pairs that occur again are dropped, counted and reported as a warning, as
     are lines of the reordering table without a phrase.
 
-    Raises InputError: a line is not as described, a phrase has no reordering scores, or two kinds
-    where its source alone tells them, or a file is a binary table; file, line and cure are named.
-
-    name: scores are called ``NAME_0``, ``NAME_1``, ...
+    name, reordering_name: scores are called ``NAME_0``, ``NAME_1``, ...
     scores: number of probabilities; by default that of the first line.
-    reordering: a reordering table.
-    reordering_type: its type, as `ReorderingType.parse` takes it; needed with `reordering`.
-    reordering_name: what its scores are called.
+    reordering: a reordering table; `reordering_type`: its type, as `ReorderingType.parse` takes it.
     rule_counts: add the features ``LogRuleCount`` (logarithm of how often the pair occurred) and
         ``UniqueRule`` (1 where that is once), from the third of the counts. Source: [G13].
     """
@@ -217,9 +209,7 @@ def read_phrase_table(
         names += [RULE_COUNT, UNIQUE_RULE]
     kind = None
     if reordering is not None:
-        if reordering_type is None:
-            raise ValueError("reordering_type is needed with a reordering table")
-        kind = ReorderingType.parse(reordering_type)
+        kind = ReorderingType.parse(reordering_type or "")
         columns.append(_reordering_of(table, path, kind, Path(reordering)))
         names += reordering_names(kind, reordering_name)
     result = PhraseTable(
@@ -243,24 +233,18 @@ def write_grammar(path: str | os.PathLike[str], grammar: Grammar) -> None:
     Rules beyond the table limit are left out. Values are written so that they are read back
     exactly, zeros are left out.
 
-    Raises InputError: a word of the grammar cannot be told from markup in this format, or a feature
-    has a ``;`` in its name; or the file cannot be written.
+    Raises InputError: a name or a word of the grammar cannot be told from markup in this format.
     """
-    for name in grammar.dense_names:
-        if ";" in name:
-            raise InputError(
-                f"the feature name {name} cannot be written in cdec's format, where ; separates "
-                "features; give it another name",
-                path=path,
-            )
-    for words in (grammar.source_words, grammar.target_words):
-        for word in words.names(range(len(words))):
-            if word == "|||" or (word.startswith("[") and word.endswith("]")):
-                raise InputError(
-                    f"the word {word} cannot be told from markup; escape it in the bitext "
-                    "(as &#124; or &#91; ...) and build the grammar again",
-                    path=path,
-                )
+    both = (grammar.source_words, grammar.target_words)
+    names = chain.from_iterable(words.names(range(len(words))) for words in both)
+    bad = [name for name in grammar.dense_names if ";" in name]
+    bad += [w for w in names if w == "|||" or (w.startswith("[") and w.endswith("]"))]
+    if bad:
+        raise InputError(
+            f"{bad[0]} cannot be told from markup; write it another way (as &#124; or &#91;) and "
+            "build the grammar again",
+            path=path,
+        )
     with atomic_writer(path) as file:
         for rules in grammar.rules_within_limit():
             for rule, values in zip(rules, grammar.values(rules), strict=True):
@@ -295,12 +279,8 @@ def _detect(data: bytearray, path: Path) -> Format:
         return "cdec"
     if len(fields) >= 3 and fields[0] and fields[0][-1].startswith("["):
         return "moses"
-    raise InputError(
-        f"neither cdec's format ({_LAYOUTS['cdec'].fields}) nor Moses's hierarchical one "
-        f"({_LAYOUTS['moses'].fields})",
-        path=path,
-        line=1,
-    )
+    forms = f"neither cdec's format ({_LAYOUTS['cdec'].fields}) nor Moses's hierarchical one "
+    raise InputError(f"{forms}({_LAYOUTS['moses'].fields})", path=path, line=1)
 
 
 def _texts(path: Path, packed: bytes | None = None) -> Iterator[bytearray]:
@@ -313,20 +293,17 @@ def _texts(path: Path, packed: bytes | None = None) -> Iterator[bytearray]:
 
 
 class _Piece(NamedTuple):
-    """A part of a table.
-
-    text: in which there are spans of `table`.
-    before: lines of the file before it.
-    new_names: spans in `text` of the names of features that are not in the pieces before.
-    n_names: of features, so far.
-    n_ignored: lines with fields that are not used.
-    """
+    """A part of a table."""
 
     text: UInt8
+    # With spans in the text.
     table: Table
+    # Lines of the file before it.
     before: int
+    # Spans of the names of features that are not in the pieces before; names so far.
     new_names: Int64
     n_names: int
+    # Lines with fields that are not used.
     n_ignored: int
 
 
@@ -381,17 +358,12 @@ def _parse(
 
 
 def _checked_probabilities(value: Float64, begin: Int64, before: int, path: Path) -> Float64:
-    """Return probabilities of a table of Moses's, at least e^-100, as there.
-
-    begin: where those of each line begin, behind so many lines.
-    """
+    """Return probabilities of a table of Moses's, at least e^-100; those of lines from `begin`."""
     bad = np.flatnonzero(value < 0.0)
     if bad.size:
-        raise InputError(
-            f"{value[bad[0]]} is no probability: Moses's tables hold no negative numbers",
-            path=path,
-            line=before + int(np.searchsorted(begin, bad[0], side="right")),
-        )
+        message = f"{value[bad[0]]} is no probability: Moses's tables hold no negative numbers"
+        line = before + int(np.searchsorted(begin, bad[0], side="right"))
+        raise InputError(message, path=path, line=line)
     return np.maximum(value, math.exp(-100.0))
 
 
@@ -473,12 +445,8 @@ def _places(piece: _Piece, path: Path) -> dict[str, tuple[Path, int]]:
         line += int(np.count_nonzero(piece.text[read:begin] == ord("\n")))
         read = begin
         if name.startswith("#"):
-            raise InputError(
-                f"the feature name {name} cannot be written to a weights file, where # begins a "
-                "comment; give it another name",
-                path=path,
-                line=line,
-            )
+            message = f"the feature name {name} cannot be written to a weights file, where # begins"
+            raise InputError(f"{message} a comment; give it another name", path=path, line=line)
         places[name] = (path, line)
     return places
 
@@ -512,9 +480,8 @@ def _read(
         table, begin = piece.table, piece.table.value_begin
         width = int(table.count_begin[0])
         if width == 0:
-            line = piece.before + 1
             message = "has no scores between the second and the third |||"
-            raise InputError(message, path=path, line=line)
+            raise InputError(message, path=path, line=piece.before + 1)
         value = table.value[begin[:-1, None] + np.arange(width)].ravel()
         of_lines = np.arange(0, value.size, width)
         value = _checked_probabilities(value, of_lines, piece.before, path)
@@ -538,14 +505,9 @@ def _read(
             ignored,
         )
     source, target = (side.joined() for side in sides)
-    return _Phrases(
-        source,
-        target,
-        np.concatenate(values),
-        np.concatenate(counts),
-        offsets(np.concatenate(lengths)),
-        np.concatenate(points),
-    )
+    numbers = np.concatenate(values), np.concatenate(counts)
+    links = offsets(np.concatenate(lengths)), np.concatenate(points)
+    return _Phrases(source, target, *numbers, *links)
 
 
 def _texts_of(path: Path) -> Iterator[bytearray]:
@@ -585,27 +547,16 @@ def _reordering_of(table: _Phrases, path: Path, kind: ReorderingType, reordering
         others = (other.values != other.values[first[number]]).any(axis=1)
         if others.any() and not kind.target:
             line = int(others.argmax())
-            raise InputError(
-                f"gives this phrase other scores than line {first[number[line]] + 1} does; keep "
-                "one of them",
-                path=reordering,
-                line=line + 1,
-            )
+            message = f"gives this phrase other scores than line {first[number[line]] + 1} does"
+            raise InputError(f"{message}; keep one of them", path=reordering, line=line + 1)
         place = np.minimum(np.searchsorted(distinct, wanted), distinct.size - 1)
         missing = np.flatnonzero(distinct[place] != wanted)
         if missing.size:
-            raise InputError(
-                f"this phrase has no scores in {reordering}; take both tables from one extraction",
-                path=path,
-                line=int(missing[0]) + 1,
-            )
+            message = f"this phrase has no scores in {reordering}; take both tables from one"
+            raise InputError(f"{message} extraction", path=path, line=int(missing[0]) + 1)
         row = first[place]
         unused = given.size - np.unique(place).size
     if unused:
-        logger.warning(
-            "%s: %d lines are not used, for they are repeated or belong to no phrase of %s",
-            reordering,
-            unused,
-            path,
-        )
+        message = "%s: %d lines are not used, for they are repeated or belong to no phrase of %s"
+        logger.warning(message, reordering, unused, path)
     return other.values[row]

@@ -18,9 +18,8 @@ _EXAMPLE = "wbe-msd-bidirectional-fe-allff or hier-msd-bidirectional-fe"
 
 @dataclass(frozen=True)
 class ReorderingType:
-    """What the scores of a reordering table mean.
+    """What the scores of a reordering table mean, by Moses's name of its type.
 
-    name: Moses's name of the type.
     kind: a key of `ORIENTATIONS`.
     unit: what orientation is told by when scores are estimated: words (``wbe``), phrases
         (``phrase``) or blocks of phrases (``hier``; Galley & Manning 2008).
