@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from optim_reference import oscar_prox
 
 from torchtune_smt.regularizers import Oscar, pool_parallel
-from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
+from torchtune_smt.regularizers.ops import prox_serial
+from torchtune_smt.regularizers.pool_parallel import prox_parallel
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 # Ties, zeros and signs come often.

@@ -45,14 +45,6 @@ def test_capability_flags_hold(regularizer, weights, a, b):
         assert together == alone
 
 
-@pytest.mark.parametrize("regularizer", [r for r in SEPARABLE if r.elastic != (0, 0)], ids=repr)
-def test_elastic_strengths_say_what_the_value_is(regularizer):
-    w = torch.tensor([0.5, -2.0, 0.0])
-    lambda1, lambda2 = regularizer.elastic
-    expected = lambda1 * w.abs().sum() + lambda2 / 2 * w.square().sum()
-    assert regularizer.value(w) == pytest.approx(expected)
-
-
 # --- OSCAR ---
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -149,21 +141,8 @@ def test_bad_input():
     for shape in ((), (2, 3)):
         with pytest.raises(ValueError, match="vector"):
             Oscar().prox(torch.ones(shape), 1.0)
-    with pytest.raises(ValueError, match="dimension must be"):
-        Oscar(dimension=0)
     too_small = Oscar(0.1, 0.1, 2)
-    two, three = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([1.0, 3.0, 2.0])
-    too_small.prox(two, 1.0)
-    assert Oscar().value(torch.zeros(3)) == 0
+    too_small.prox(torch.tensor([1.0, 0.0, 2.0]), 1.0)
     for call in (too_small.value, lambda w: too_small.prox(w, 1.0)):
         with pytest.raises(ValueError, match="dimension is 2, and 3 weights are not 0"):
-            call(three)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_results_have_the_type_and_device_of_the_weights(device):
-    w = torch.tensor([0.3, -1.0, 0.0], dtype=torch.float32, device=device)
-    result, group = Oscar(0.0, 0.1).groups(w, 1.0)
-    assert result.dtype == torch.float32 and result.device == group.device == w.device
-    assert result.tolist() == pytest.approx([0.2, -0.8, 0])
-    assert torch.ops.torchtune_smt.prox_oscar(w, 0.0, 0.1, 3, False)[0].tolist() == result.tolist()
+            call(torch.tensor([1.0, 3.0, 2.0]))

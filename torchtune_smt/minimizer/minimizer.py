@@ -27,8 +27,7 @@ from torchtune_smt.minimizer.minimum import (
 )
 from torchtune_smt.minimizer.penalty import Penalty
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
-from torchtune_smt.regularizers.base import STRENGTH
-from torchtune_smt.regularizers.oscar_prox import given_dimension_error
+from torchtune_smt.regularizers.base import STRENGTH, given_dimension_error
 
 # Of the KKT residual, for the losses on the way to the last one.
 ROUGH = 0.1

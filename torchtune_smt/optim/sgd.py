@@ -30,7 +30,7 @@ from torchtune_smt.optim.state import (
     regularized_rows,
 )
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
-from torchtune_smt.regularizers.elastic import L1
+from torchtune_smt.regularizers.norms import L1
 
 
 class SGD(AveragingOptimizer):

@@ -7,8 +7,7 @@ from torchtune_smt.regularizers.base import (
     is_separable,
     is_separable_by_rows,
 )
-from torchtune_smt.regularizers.elastic import L1, L2, ElasticNet, NoRegularizer
-from torchtune_smt.regularizers.group import GroupLasso
+from torchtune_smt.regularizers.norms import L1, L2, ElasticNet, GroupLasso, NoRegularizer
 from torchtune_smt.regularizers.oscar import Oscar
 
 __all__ = [

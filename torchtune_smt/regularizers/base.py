@@ -55,19 +55,15 @@ class Regularizer(Protocol):
 
 def check_regularizer(regularizer: object) -> None:
     """Raise TypeError if an object, perhaps of a user's class, is no regulariser."""
-    name = type(regularizer).__name__
-    for method, usage in {
+    for needed, meaning in {
         "value": "value(self, weights) returns the penalty",
         "prox": "prox(self, weights, step) returns the weights after a proximal step",
+        "separable": "it is True if the penalty is a sum over single weights",
+        "lazy": "it is True if two proximal steps equal one of the summed size",
     }.items():
-        if not callable(getattr(regularizer, method, None)):
-            raise TypeError(f"the regularizer {name} lacks the method {method}: {usage}")
-    for flag, meaning in {
-        "separable": "separable = True if the penalty is a sum over single weights",
-        "lazy": "lazy = True if two proximal steps equal one of the summed size",
-    }.items():
-        if not hasattr(regularizer, flag):
-            raise TypeError(f"the regularizer {name} lacks the attribute {flag}: set {meaning}")
+        if not hasattr(regularizer, needed):
+            name = type(regularizer).__name__
+            raise TypeError(f"the regularizer {name} lacks {needed}: {meaning}")
 
 
 def is_separable(regularizer: Regularizer) -> bool:
@@ -100,9 +96,7 @@ UNCHECKED: ContextVar[bool] = ContextVar("UNCHECKED", default=False)
 def proximal(
     regularizer: Regularizer, weights: Tensor, step: Tensor | float, checked: bool = True
 ) -> Tensor:
-    """Return `Regularizer.prox`, perhaps of a user's class, of a vector of weights.
-
-    Of a sparse one (COO, coalesced), the values of the result.
+    """Return `Regularizer.prox`, perhaps of a user's class: of a sparse vector its values.
 
     checked: whether it is looked at whether numbers are finite, which waits for a device.
 
@@ -119,20 +113,19 @@ def proximal(
             f"the prox of {name} must return a tensor of the shape of the weights, "
             f"{tuple(weights.shape)}, and returned {described(found)}"
         )
-    if weights.is_sparse:
-        size = weights._nnz()
-        if not (found.is_sparse and found._nnz() == size):
-            given = f"with {found._nnz()}" if found.is_sparse else "which is dense"
-            raise InputError(
-                f"{name} is not separable, and its prox is given a sparse vector (COO) of the "
-                f"{size} weights that are not 0: it must return one with the same indices, and "
-                f"returned one {given}"
-            )
-        # Nobody need say that it is coalesced: indices are those of the weights.
-        values: Tensor = found._values()
-        return values
-    result: Tensor = found
-    return result
+    if not weights.is_sparse:
+        return found
+    size = weights._nnz()
+    if not found.is_sparse or found._nnz() != size:
+        given = f"with {found._nnz()}" if found.is_sparse else "which is dense"
+        raise InputError(
+            f"{name} is not separable, and its prox is given a sparse vector (COO) of the {size} "
+            "weights that are not 0: it must return one with the same indices, and returned one "
+            f"{given}"
+        )
+    # Nobody need say that it is coalesced: indices are those of the weights.
+    values: Tensor = found._values()
+    return values
 
 
 # Whether what a class says counts; to look takes longer than a step on some hundred rows.
@@ -149,9 +142,7 @@ def _fact(regularizer: Regularizer, name: str) -> Any:
 
 
 def check_weights(weights: Tensor, known: bool = False) -> None:
-    """Raise ValueError unless weights have a prox: floating-point numbers, all of them finite.
-
-    Of one that is not finite it is DivergenceError.
+    """Raise ValueError unless weights are of floating point, and DivergenceError unless finite.
 
     known: that one is not finite, so that to look costs nothing.
     """
@@ -175,3 +166,19 @@ def unwrapped(tensor: Tensor) -> Tensor:
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
+
+
+def given_dimension_error(dimension: int, of: str, count: int) -> InputError:
+    """Return the error for a d that is given, and smaller than the features that it must count."""
+    return InputError(
+        f"regularizer.dimension={dimension} is smaller than the number of {of}, {count}: their "
+        "penalties would be negative; give at least as much, or null"
+    )
+
+
+def dimension_error(dimension: int, active: int) -> InputError:
+    """Return the error for more weights that are not 0 than there are dimensions."""
+    return InputError(
+        f"OSCAR's dimension is {dimension}, and {active} weights are not 0: penalties would be "
+        "negative; set regularizer.dimension to the number of features that may ever be met"
+    )

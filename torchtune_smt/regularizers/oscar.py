@@ -10,9 +10,8 @@ from torch import Tensor
 
 from torchtune_smt.core.accepts import Checked, accepting, integer
 from torchtune_smt.core.scoring import sparse_vector
-from torchtune_smt.regularizers.base import STRENGTH
+from torchtune_smt.regularizers.base import STRENGTH, dimension_error
 from torchtune_smt.regularizers.ops import check_step, is_dual, oscar_prox
-from torchtune_smt.regularizers.oscar_prox import dimension_error
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Oscar(Checked):
     lambda1 + lambda2 (d - i): a sorted l1 norm. Zeros take part in d alone, so all methods cost
     O(u log u) for the u weights that are not 0, given as a sparse vector.
 
-    lambda1, lambda2: 0 or more; in the paper, 1e-10 and 3e-8.
+    lambda1, lambda2: in the paper, 1e-10 and 3e-8.
     dimension: d; by default the length of the vector at hand. In the paper, 500,000.
     """
 
@@ -48,19 +47,15 @@ class Oscar(Checked):
         active = int(magnitudes.count_nonzero())
         if dimension < active:
             raise dimension_error(dimension, active)
-        below = (
-            dimension
-            - 1
-            - torch.arange(magnitudes.numel(), device=magnitudes.device).to(magnitudes)
-        )
-        total = ((self.lambda1 + self.lambda2 * below.clamp_min(0)) * magnitudes).sum()
+        rank = torch.arange(magnitudes.numel(), device=magnitudes.device).to(magnitudes)
+        below = (dimension - 1 - rank).clamp_min(0)
+        total = ((self.lambda1 + self.lambda2 * below) * magnitudes).sum()
         return total.to(values.dtype)
 
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return argmin_v ½‖v - w‖² + step · Ω(v) of a vector, dense or sparse (COO).
 
-        Raises ValueError: a weight is NaN or infinite, or more than `dimension` of them are not 0;
-        the step is not 0 or more; or `weights` is no vector.
+        Raises ValueError, too, if more than `dimension` weights are not 0.
         """
         values, _ = self._prox(weights, step, False)
         if not weights.is_sparse:
@@ -70,9 +65,8 @@ class Oscar(Checked):
     def groups(self, weights: Tensor, step: Tensor | float) -> tuple[Tensor, Tensor]:
         """Return the proximal point, and the groups of weights that are equal in it.
 
-        Membership comes from the prox itself, not from a comparison of floating-point numbers.
-
-        weights, step: as for `prox`; of a sparse vector the results are those of its values.
+        Membership comes from the prox itself, not from a comparison of floating-point numbers. Of
+        a sparse vector the results are those of its values.
 
         Returns weights (tensor [n])
         Returns group (int64 tensor [n]): equal for equal weights, sign included; 2 b for positive

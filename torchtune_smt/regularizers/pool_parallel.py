@@ -1,13 +1,16 @@
-"""The pooling of OSCAR's proximal operator in torch ops, for devices with many threads."""
+"""OSCAR's proximal operator in torch ops, for devices with many threads: sort, then pool."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from torchtune_smt.regularizers.base import check_weights, dimension_error
 
 FEW = 2048
 """Corners that are bridged: with more of them, merging neighbours does as much at less cost."""
@@ -15,6 +18,69 @@ ROOM = 1 << 18
 """Numbers that one step of all searches looks at."""
 LARGEST_SCALE = 1000
 """Of 2, so that it is a number: digits of |w| below 1e-290 are lost."""
+
+
+def prox_parallel(
+    weights: Tensor,
+    lambda1: float,
+    lambda2: float,
+    dimension: int,
+    blocks: bool,
+    tiles: ModuleType | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the proximal point and the blocks, in torch ops; see `ops.prox_oscar`.
+
+    Only how many weights are not 0, the largest one and in pooling the number of corners come to
+    the host.
+
+    tiles: the kernels that do more of it (`regularizers.pool_tiles`), where there are any.
+    """
+    if not weights.is_floating_point():
+        check_weights(weights)
+    weights = weights.contiguous()
+    magnitude, largest, active, room = weights, 0.0, 0, None
+    if tiles is not None and 0 < weights.numel() <= tiles.MOST:
+        magnitude, largest, active, room = tiles.survey(weights)
+    elif weights.numel():
+        magnitude = weights.abs()
+        both = torch.stack([magnitude.amax().double(), magnitude.count_nonzero().double()])
+        largest, active = both[0].item(), int(both[1])
+    if not largest < math.inf:
+        check_weights(weights, known=True)
+    if dimension < active:
+        raise dimension_error(dimension, active)
+    block = torch.full((weights.numel() if blocks else 0,), -1, device=weights.device)
+    if active == 0:
+        return torch.zeros_like(weights), block
+    places = None
+    if active < weights.numel():
+        # Many zeros would cost more to sort than to leave out.
+        places = magnitude.nonzero().squeeze(1)
+        magnitude = magnitude[places]
+    magnitude, order = magnitude.sort(descending=True)
+    magnitude = magnitude.double()
+    if places is not None:
+        order = places[order]
+    if tiles is None or room is None:
+        begin, value = pool_parallel(magnitude, lambda1, lambda2, dimension)
+    else:
+        highest = lambda1 + lambda2 * (dimension - 1)
+        result, begins, corners, sums = tiles.pool_tiles(
+            weights, magnitude, order, room, largest, highest, lambda2
+        )
+        if not corners.item():
+            if blocks:
+                block[order] = torch.where(result[order] != 0, begins.cumsum(0) - 1, -1)
+            return result, block
+        begin, value = pool_rest(begins, magnitude, sums)
+    result = torch.zeros_like(weights)
+    number = torch.zeros_like(order)
+    number = number.index_fill_(0, begin[1:-1], 1).cumsum(0)
+    result[order] = value.clamp_min(0.0)[number].to(weights.dtype)
+    if blocks:
+        block[order] = torch.where(value[number] > 0, number, -1)
+    # No zero has a sign.
+    return result.copysign(weights).add_(0.0), block
 
 
 def pool_parallel(
@@ -26,7 +92,7 @@ def pool_parallel(
     merges: int = 10,
     tangents: int = 20,
 ) -> tuple[Tensor, Tensor]:
-    """Pool adjacent violators: `torchtune_smt.regularizers.oscar_kernels.pool` in parallel.
+    """Pool adjacent violators: `oscar_kernels.pool` in parallel.
 
     With z as there, blocks are the edges of the least concave majorant of the sums of z, and
     their slopes are the values. A corner is where two edges do not descend. In rounds, over all
@@ -45,12 +111,9 @@ def pool_parallel(
     rounds, the others O(log u). Each round waits for the device two or three times.
 
     magnitude (float64 [u]): |w| that are not 0, descending, finite; at least one.
-    lambda1, lambda2, dimension: strengths times the step; d.
     merges, tangents: after how many rounds step 1, and step 2, come to an end.
 
-    Returns begin (int64 [blocks + 1]): the first rank of each block, and u.
-    Returns value (float64 [blocks]): descending. Equal |w| are in one block, whatever rounding
-        says.
+    Returns begin, value (int64 [blocks + 1], float64 [blocks]): as there.
     """
     sums = Sums.of(magnitude, lambda1 + lambda2 * (dimension - 1), lambda2)
     apart = torch.ones(magnitude.numel(), dtype=torch.bool, device=magnitude.device)
@@ -210,10 +273,8 @@ def count_leading(
 
     holds: takes numbers (int64 [..., probes]) for each search and returns bools. A search of length
         0 asks it for -1, and does not use the answer.
-    length (int64 [...]): each search has the numbers below its length. After one number without the
-        condition, none has it.
+    length (int64 [...]): each search has the numbers below its length, `size` at most.
     probes: how many numbers each search looks at in one step.
-    size: no length is larger.
     """
     stride = 1
     while stride * (probes + 1) <= size:

@@ -18,7 +18,7 @@ from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.stored_lists import names_in
 from torchtune_smt.losses import Loss
 from torchtune_smt.models.moses_ini import read_any_weights
-from torchtune_smt.regularizers.oscar_prox import given_dimension_error
+from torchtune_smt.regularizers.base import given_dimension_error
 from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.gradient import gradient
 from torchtune_smt.tuners.grouping.steps import count_features

@@ -25,7 +25,7 @@ from torchtune_smt.optim import FobosOscar, oscar_kernels
 from torchtune_smt.optim.oscar_structure import OscarStructure
 from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUPS, LEFT, WORK, Tree
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.regularizers.oscar_prox import prox_serial
+from torchtune_smt.regularizers.ops import prox_serial
 
 TOUCHED = 30
 LR = 0.1

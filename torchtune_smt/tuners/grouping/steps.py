@@ -18,8 +18,8 @@ from torchtune_smt.optim.fobos import FOBOS
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES
 from torchtune_smt.regularizers import NoRegularizer
+from torchtune_smt.regularizers.base import given_dimension_error
 from torchtune_smt.regularizers.oscar import Oscar
-from torchtune_smt.regularizers.oscar_prox import given_dimension_error
 from torchtune_smt.tuners.grouping.base import GroupLearner, LearntGroups, Problem, judged, lifetime
 
 # Steps between two reports.

@@ -1,15 +1,16 @@
-"""The l1 norm, the squared l2 norm, both of them, and none."""
+"""Norms as penalties: l1, squared l2, both of them, none, and an l1 norm of the lengths of rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from torchtune_smt.core.accepts import Checked, accepting
 from torchtune_smt.regularizers.base import STRENGTH, check_weights
-from torchtune_smt.regularizers.ops import check_step, elastic_prox
+from torchtune_smt.regularizers.ops import as_step, check_step, elastic_prox, group_prox
 
 
 class _Elastic(Checked):
@@ -40,13 +41,9 @@ class _Elastic(Checked):
 
 @dataclass(frozen=True)
 class L1(_Elastic):
-    """Ω(w) = strength · Σ |w_i|; its prox is the soft threshold.
-
-    strength: λ, 0 or more; 0.1 in Green et al. (2013).
-    """
+    """Ω(w) = strength · Σ |w_i|; its prox is the soft threshold. 0.1 in Green et al. (2013)."""
 
     strength: float = 0.1
-
     lazy: ClassVar[bool] = True
 
     @property
@@ -61,12 +58,9 @@ class L2(_Elastic):
 
     Two steps are not one of the summed size, so it is not `lazy`; but optimizers put its steps
     off by another rule.
-
-    strength: λ, 0 or more.
     """
 
     strength: float = 0.1
-
     lazy: ClassVar[bool] = False
 
     @property
@@ -77,14 +71,10 @@ class L2(_Elastic):
 
 @dataclass(frozen=True)
 class ElasticNet(_Elastic):
-    """Ω(w) = lambda1 · Σ |w_i| + ½ lambda2 · Σ w_i²: soft threshold, then division.
-
-    lambda1, lambda2: 0 or more.
-    """
+    """Ω(w) = lambda1 · Σ |w_i| + ½ lambda2 · Σ w_i²: soft threshold, then division."""
 
     lambda1: float = 0.1
     lambda2: float = 0.1
-
     lazy: ClassVar[bool] = False
 
     @property
@@ -110,3 +100,35 @@ class NoRegularizer:
         check_weights(weights)
         check_step(step)
         return weights.clone()
+
+
+@dataclass(frozen=True)
+class GroupLasso(Checked):
+    """Ω(W) = strength · Σ_r ‖w_r‖₂ over the rows of W (Yuan and Lin, 2006): whole rows become 0.
+
+    Its prox makes each row shorter by step · strength, and 0 where it is no longer than that. Rows
+    are along the first dimension; those of a vector are its coordinates, for which this is `L1`.
+    Yuan and Lin's strength has a factor for the size of groups, which here are of one.
+    """
+
+    strength: float = 0.1
+    accepts = accepting(strength=STRENGTH)
+    separable: ClassVar[bool] = False
+    separable_by_rows: ClassVar[bool] = True
+    lazy: ClassVar[bool] = True
+
+    def value(self, weights: Tensor) -> Tensor:
+        """Return Ω(W), a scalar tensor."""
+        total: Tensor = torch.linalg.vector_norm(_rows(weights), dim=1).sum()
+        return total * self.strength
+
+    def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
+        """Return each row, shorter by step · strength; `step` may be [rows, 1, ...], or [rows]."""
+        sizes = as_step(step)
+        sizes = sizes.view(-1, 1) if sizes.dim() else sizes
+        result: Tensor = group_prox(_rows(weights), sizes, self.strength)
+        return result.view(weights.shape)
+
+
+def _rows(weights: Tensor) -> Tensor:
+    return weights.reshape(-1, 1) if weights.dim() < 2 else weights.flatten(1)
