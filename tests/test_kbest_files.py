@@ -151,101 +151,63 @@ def test_what_is_refused(options, error, word, tmp_path, monkeypatch):
         KBestFiles(**{"dev": "list", "report": str} | options)
 
 
-# Features that are kept, by names as Moses and cdec have them, dense ones first, and what has them
-# in common.
+# Features that are kept, dense ones first, and what has them in common.
 COMMON = {"LM0_0": "LM0", "TM0_0": "TM0", "TM0_1": "TM0", "WT_a~b": "WT", "WT_c_d": "WT"}
-COMMON |= {"PL_s1": "PL"}
-OF_CDEC = {"LM": "LM", "LM_OOV": "LM_OOV", "P_0": "P", "P_1": "P", "id:a": "id", "id:b:c": "id"}
-OF_CDEC |= {"shape:1_2": "shape"}
-DENSE = {"moses": 3, "cdec": 4, "dat": 3}
-Lists = list[list[dict[str, float]]]
+COMMON |= {"PL_s1": "PL", "id:a_b": "id", "id:b:c_d": "id", "shape:1_2": "shape"}
+NAMES = list(COMMON)
 
 
-def moses_line(row: dict[str, float]) -> str:
-    dense, fields = list(COMMON)[:3], []
-    for label in dict.fromkeys(n.split("_")[0] for n in row if n in dense):
-        values = [str(v) for n, v in row.items() if n in dense and n.startswith(label)]
-        fields += [f"{label}=", *values]
-    return " ".join([*fields, *(f"{n}= {v}" for n, v in row.items() if n not in dense)])
+def lists_file(path, lists, line):
+    rows = [(s, h, row) for s, rows in enumerate(lists) for h, row in enumerate(rows)]
+    path.write_text("".join(f"{s} ||| w{h % 2} ||| {line(row)} ||| 0\n" for s, h, row in rows))
+    return [path]
 
 
-def write(folder: Path, form: str, lists: Lists, names: list[str]) -> dict[str, list[Path]]:
-    """Write lists with these features alone; return the arguments of `KBestFiles.read`."""
-    dense = names[: sum(name in names for name in list(COMMON)[:3])]
-    text, scores = [], []
-    for s, rows in enumerate(lists):
-        head = f"{s} {len(rows)}"
-        text += [f"FEATURES_TXT_BEGIN_0 {head} {len(dense)} {' '.join(dense)}"] * (form == "dat")
-        scores.append(f"SCORES_TXT_BEGIN_0 {head} 9 BLEU")
-        for h, row in enumerate(rows):
-            some = {name: row[name] for name in names if name in row}
-            if form == "dat":
-                values = [str(some.pop(name)) for name in dense]
-                text.append(" ".join([*values, *(f"{n}={v}" for n, v in some.items())]))
-            else:
-                fields = " ".join(f"{n}={v}" for n, v in some.items())
-                fields = moses_line(some) if form == "moses" else fields
-                text.append(f"{s} ||| w{h % 2} ||| {fields} ||| 0")
-            scores.append(f"{h % 2} 9 0 8 0 7 0 6 10")
-        text += ["FEATURES_TXT_END_0"] * (form == "dat")
-        scores.append("SCORES_TXT_END_0")
-    put(folder, {"lists": text, "scores": scores})
-    files = {"lists": [folder / "lists"]}
-    return files | ({"scores": [folder / "scores"]} if form == "dat" else {})
-
-
-def described(decoder: KBestFiles, weight_of: dict[str, float]) -> list[object]:
+def described(decoder, weight_of):
     """All that a decoder gives under some weights."""
     weights = Weights(decoder.dense_names)
     known = {name: value for name, value in weight_of.items() if name in decoder.features}
     weights.set(list(known), list(known.values()))
-    found: list[object] = [decoder.dense_names, len(decoder.features)]
+    found = [decoder.dense_names, len(decoder.features)]
     for kbest in decoder.decode(decoder.sources("dev"), weights):
         rows = [decoder.features.named(*kbest.row(h)) for h in range(len(kbest))]
-        words = [kbest.text(h) for h in range(len(kbest))]
-        found.append((words, rows, np.round(kbest.score, 9).tolist()))
-        if kbest.statistics is not None:
-            found.append(kbest.statistics.tolist())
+        found.append((kbest.texts(len(kbest)), rows, np.round(kbest.score, 9).tolist()))
     return found
 
 
-@st.composite
-def problems(draw: st.DrawFn) -> tuple[str, Lists, list[str], dict[str, float]]:
-    form = draw(st.sampled_from(["moses", "cdec", "dat"]))
-    common = OF_CDEC if form == "cdec" else COMMON
-    names, n = list(common), DENSE[form]
-    number = st.integers(1, 3).map(float)
-    row = st.builds(
-        lambda dense, rest: dict(zip(names, dense, strict=False)) | rest,
-        st.lists(number, min_size=n, max_size=n),
-        st.dictionaries(st.sampled_from(names[n:]), number),
-    )
-    lists = draw(st.lists(st.lists(row, min_size=1, max_size=5), min_size=1, max_size=4))
-    # Each feature occurs, so that each may be asked for.
-    lists[0].append(dict.fromkeys(names, 1.0))
-    entries = ["dense", *names, *common.values()]
-    keep = draw(st.lists(st.sampled_from(entries), min_size=1, max_size=3, unique=True))
-    weights = draw(st.fixed_dictionaries(dict.fromkeys(names, number)))
-    return form, lists, keep, weights
+number = st.integers(1, 3).map(float)
+row = st.builds(
+    lambda dense, rest: dict(zip(NAMES, dense, strict=False)) | rest,
+    st.tuples(number, number, number),
+    st.dictionaries(st.sampled_from(NAMES[3:]), number),
+)
 
 
 @settings(max_examples=60)
-@given(problem=problems())
-def test_features_are_kept_as_if_the_files_had_no_others(problem, tmp_path_factory):
-    form, lists, keep, weights = problem
-    folder = tmp_path_factory.getbasetemp()
-    common = OF_CDEC if form == "cdec" else COMMON
-    kept = [
-        name
-        for i, (name, what) in enumerate(common.items())
-        if name in keep or what in keep or (i < DENSE[form] and "dense" in keep)
-    ]
-    decoder = KBestFiles(features=keep)
-    decoder.read("dev", **write(folder, form, lists, list(common)))
+@given(
+    st.lists(st.lists(row, min_size=1, max_size=5), min_size=1, max_size=4),
+    st.sets(st.sampled_from(["dense", *NAMES, *COMMON.values()]), min_size=1, max_size=3),
+    st.fixed_dictionaries(dict.fromkeys(NAMES, number)),
+)
+def test_features_are_kept_as_if_the_files_had_no_others(tmp_path_factory, lists, keep, weights):
+    path = tmp_path_factory.getbasetemp() / "lists"
+    # Each feature occurs, so that each may be asked for.
+    lists[0].append(dict.fromkeys(NAMES, 1.0))
+    kept = [n for n in NAMES if {n, COMMON[n]} & keep or (n in NAMES[:3] and "dense" in keep)]
+    decoder = KBestFiles(features=sorted(keep))
+
+    def moses(row):
+        own = f"LM0= {row['LM0_0']} TM0= {row['TM0_0']} {row['TM0_1']}"
+        return " ".join([own, *(f"{n}= {row[n]}" for n in NAMES[3:] if n in row)])
+
+    decoder.read("dev", lists_file(path, lists, moses))
+
+    def cdec(row):
+        return " ".join(f"{name}={row[name]}" for name in kept if name in row)
+
     # The values of a label of Moses's have no numbers in its files: cdec's format names them.
-    dense = [name for name in kept if name in list(common)[: DENSE[form]]]
-    expected = KBestFiles(format="cdec", dense=dense)
-    expected.read("dev", **write(folder, "dat" if form == "dat" else "cdec", lists, kept))
+    expected = KBestFiles(format="cdec", dense=[name for name in kept if name in NAMES[:3]])
+    expected.read("dev", lists_file(path, lists, cdec))
     assert described(decoder, weights) == described(expected, weights)
 
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -64,52 +64,6 @@ class Feature:
     line: int
 
 
-@dataclass(frozen=True)
-class MosesIni:
-    """A configuration file of Moses's phrase-based decoder.
-
-    weights: dense weights, called ``LM0_0``, ``TranslationModel0_0``, ``TranslationModel0_1``, ...
-        as the decoder calls the features: the language model is always ``LM0``.
-    weight_file: sparse weights.
-    limits: what it says of ``distortion_limit``, ``pop_limit``, ``stack_size`` and ``table_limit``.
-    weight_lines: where ``[weight]`` has those of a feature, by `Feature.name`.
-    """
-
-    path: Path
-    phrases: Feature
-    language_model: Feature
-    reordering: Feature | None
-    weights: Mapping[str, float]
-    weight_file: Path | None = None
-    limits: Mapping[str, int] = field(default_factory=dict)
-    weight_lines: Mapping[str, int] = field(default_factory=dict)
-
-    def error(self, message: str, line: int | None = None) -> InputError:
-        """Return an error in this file."""
-        return InputError(message, path=self.path, line=line)
-
-    def file_of(self, feature: Feature) -> Path:
-        """Return the file of a feature; raise InputError if it has no ``path``."""
-        if "path" not in feature.settings:
-            raise self.error(f"{feature.kind} has no path=; name its file", feature.line)
-        return self.path.parent / feature.settings["path"]
-
-    def check_scores(self, names: Container[str], table: Path) -> None:
-        """Raise InputError unless each score of a phrase table has a weight, and the reverse.
-
-        A line with ``num-features=`` says how many there are; without it, the features (`names`) of
-        the table alone do.
-        """
-        label = self.phrases.name
-        scores, weights = (
-            next(i for i in itertools.count() if f"{label}_{i}" not in there)
-            for there in (names, self.weights)
-        )
-        if scores != weights:
-            message = f"{label} has {weights} weights, and {table} has {scores} scores to weigh"
-            raise self.error(message, self.weight_lines[label])
-
-
 def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> MosesIni:
     """Read the ``moses.ini`` of a phrase-based model.
 
@@ -123,7 +77,7 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
     binary: whether the phrase table may be a binary one, as where its text is given by another
         option.
     """
-    return _Reader(Path(path), _READ).read(binary)
+    return MosesIni(Path(path), binary)
 
 
 def read_any_weights(
@@ -151,7 +105,7 @@ def read_any_weights(
     ini = Sections(Path(path))
     dense, lines = ini.named_weights(phrase_decoder)
     names, values = Vocabulary(dense), np.array(list(dense.values()))
-    file = ini.weight_file()
+    file = ini.weight_file
     if file is None:
         return names, values
     if not file.exists():
@@ -256,7 +210,7 @@ class Sections:
             features.append(Feature(kind, settings.get("name", f"{kind}{number}"), settings, line))
         return features
 
-    def weights(self) -> dict[str, tuple[list[float], int]]:
+    def weight_lines(self) -> dict[str, tuple[list[float], int]]:
         """Return weights and their lines, by the names of features that the lines have."""
         found: dict[str, tuple[list[float], int]] = {}
         for text, line in self.lines("weight"):
@@ -271,15 +225,16 @@ class Sections:
             found[label] = numbers, line
         return found
 
+    @property
     def weight_file(self) -> Path | None:
-        """Return the file of sparse weights; relative paths begin at the folder of the file."""
+        """The file of sparse weights; relative paths begin at the folder of the file."""
         if "weight-file" not in self:
             return None
         return self.path.parent / self.value("weight-file")[0]
 
     def named_weights(self, phrase_decoder: bool) -> tuple[dict[str, float], dict[str, int]]:
         """Return dense weights, and the line of each; see `read_any_weights`."""
-        labels = self.weights()
+        labels = self.weight_lines()
         if not labels:
             message = "has no weights; write [weight], and a line `Name= 0.5` for each feature"
             raise self.error(message, self._begin.get("weight"))
@@ -304,44 +259,67 @@ class Sections:
         return weights, lines
 
 
-class _Reader(Sections):
-    """Makes a model of sections."""
+class MosesIni(Sections):
+    """A configuration file of Moses's phrase-based decoder.
 
-    def read(self, binary: bool) -> MosesIni:
+    binary: see `read_moses_ini`.
+
+    As attributes:
+    phrases, language_model, reordering: the features; there may be no reordering.
+    limits: what it says of ``distortion_limit``, ``pop_limit``, ``stack_size`` and ``table_limit``.
+    weights: dense weights, called ``LM0_0``, ``TranslationModel0_0``, ``TranslationModel0_1``, ...
+        as the decoder calls the features: the language model is always ``LM0``.
+    """
+
+    def __init__(self, path: Path, binary: bool) -> None:
+        super().__init__(path, _READ)
         features = self.features(strict=True)
         for place, feature in enumerate(features):
             self._check(feature, features[:place])
-        for feature in features:
             if feature.kind in _BINARY and not binary:
                 what = f"{feature.kind} {refusal(_BINARY[feature.kind])}"
                 raise self.error(f"PhraseDictionaryMemory is needed: {what}", feature.line)
-        phrases = self._only(features, _PHRASES, "phrase table")
-        language_model = self._only(features, _LANGUAGE_MODELS, "language model")
-        reordering = None
+        self.phrases = self._only(features, _PHRASES, "phrase table")
+        self.language_model = self._only(features, _LANGUAGE_MODELS, "language model")
+        self.reordering = None
         if any(feature.kind == _REORDERING for feature in features):
-            reordering = self._only(features, (_REORDERING,), "reordering model")
+            self.reordering = self._only(features, (_REORDERING,), "reordering model")
         for factor, line in self.lines("input-factors"):
             if factor != "0":
                 raise self.error("only factor 0 is supported", line)
-        limits = {
+        self.limits = {
             name: self._limit(section, *self.value(section))
             for section, name in _LIMITS.items()
             if section in self
         }
-        if "table-limit" in phrases.settings:
-            text = phrases.settings["table-limit"]
-            limits["table_limit"] = self._limit("table-limit", text, phrases.line)
-        given = self.weights()
-        return MosesIni(
-            self.path,
-            phrases,
-            language_model,
-            reordering,
-            self._weights_of(features, given),
-            self.weight_file(),
-            limits,
-            {label: line for label, (_, line) in given.items()},
+        if "table-limit" in self.phrases.settings:
+            text = self.phrases.settings["table-limit"]
+            self.limits["table_limit"] = self._limit("table-limit", text, self.phrases.line)
+        if "weight-file" in self:
+            self.value("weight-file")
+        self._check_weights({feature.name: feature for feature in features})
+        self.weights: Mapping[str, float] = self.named_weights(phrase_decoder=True)[0]
+
+    def file_of(self, feature: Feature) -> Path:
+        """Return the file of a feature; raise InputError if it has no ``path``."""
+        if "path" not in feature.settings:
+            raise self.error(f"{feature.kind} has no path=; name its file", feature.line)
+        return self.path.parent / feature.settings["path"]
+
+    def check_scores(self, names: Container[str], table: Path) -> None:
+        """Raise InputError unless each score of a phrase table has a weight, and the reverse.
+
+        A line with ``num-features=`` says how many there are; without it, the features (`names`) of
+        the table alone do.
+        """
+        label = self.phrases.name
+        scores, weights = (
+            next(i for i in itertools.count() if f"{label}_{i}" not in there)
+            for there in (names, self.weights)
         )
+        if scores != weights:
+            message = f"{label} has {weights} weights, and {table} has {scores} scores to weigh"
+            raise self.error(message, self.weight_lines()[label][1])
 
     def _check(self, feature: Feature, before: list[Feature]) -> None:
         """Refuse a second penalty, and a feature that is called as another one."""
@@ -394,20 +372,17 @@ class _Reader(Sections):
             raise self.error(message, feature.line)
         return width
 
-    def _weights_of(
-        self, features: list[Feature], given: Mapping[str, tuple[list[float], int]]
-    ) -> dict[str, float]:
-        """Return the dense weights, by the decoder's names; each feature has its own."""
-        named = {feature.name: feature for feature in features}
+    def _check_weights(self, features: Mapping[str, Feature]) -> None:
+        """Refuse weights of no feature, and features that have none, or another number of them."""
+        given = self.weight_lines()
         for label, (values, line) in given.items():
-            if label not in named:
+            if label not in features:
                 raise self.error(f"[feature] has no {label}; remove its weights, or name it", line)
-            wanted = self._width(named[label])
+            wanted = self._width(features[label])
             if wanted not in (None, len(values)):
                 message = f"{label} has {len(values)} weights, and {wanted} are needed"
                 raise self.error(message, line)
-        for name, feature in named.items():
+        for name, feature in features.items():
             if name != _UNKNOWN_WORDS and name not in given:
                 message = f"the feature {name} has no weights; add `{name}= ...` to [weight]"
                 raise self.error(message, feature.line)
-        return self.named_weights(phrase_decoder=True)[0]

@@ -75,7 +75,7 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
     tuned = dict(zip(weights.features.names(range(len(values))), values, strict=True))
     dense = set(weights.features.names(range(weights.n_dense)))
     in_lines: dict[str, list[float]] = {}
-    for label, (before, _) in sections.weights().items():
+    for label, (before, _) in sections.weight_lines().items():
         names = names_in_lists(label, len(before))
         in_lines[label] = [tuned.pop(n, w) for n, w in zip(names, before, strict=True)]
     lost = sorted(name for name in dense.intersection(tuned) if tuned[name] != 0.0)
@@ -84,7 +84,7 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
             f"no {INI} is written: {lost[0]} has a weight, and [weight] of {ini} has no line for it"
         )
     sparse: dict[str, float] = {}
-    if (file := sections.weight_file()) is not None:
+    if (file := sections.weight_file) is not None:
         known, weight = read_weights(file)
         sparse = dict(zip(known.names(range(len(known))), weight.tolist(), strict=True))
     sparse |= {name: value for name, value in tuned.items() if name not in dense}
@@ -99,7 +99,7 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
 
 def files_of_ini(ini: Path) -> list[Path]:
     """Return a ``moses.ini`` and the file of sparse weights that it names, if it names one."""
-    file = Sections(ini).weight_file()
+    file = Sections(ini).weight_file
     return [ini] if file is None else [ini, file]
 
 
