@@ -30,6 +30,7 @@ from torchtune_smt.decoders.search_kernels import (
     new_chart,
     new_queue,
     push,
+    recombined,
 )
 from torchtune_smt.decoders.target_kernels import Targets
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
@@ -136,8 +137,7 @@ def _prune_cell(
     order, rule_state, rule_score, lm_weight = rules
     target_begin, target = targets.begin, targets.target_lm
     item, best, cand, cand_score = chart.item, chart.best, queue.cand, queue.score
-    slots, cands, heap, pops, parent = queue.slots, 0, 0, -1, -1
-    mask = np.uint64(slots.shape[0] - 1)
+    cands, heap, pops, parent = 0, 0, -1, -1
     while True:
         # The first round queues the corners of all cubes, the others successors.
         for way in range(cubes if pops < 0 else 3):
@@ -213,22 +213,11 @@ def _prune_cell(
         total = cand_score[parent, 0]
 
         # Recombine with the item of equal state, or make a new one.
-        left, full, right = cand[parent, 4], cand[parent, 5], cand[parent, 6]
-        code = np.uint64(left) * np.uint64(0x9E3779B97F4A7C15)
-        code ^= np.uint64(right) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(full)
-        slot = (code >> np.uint64(32)) & mask
-        z = -1
-        while slots[slot, 0] == stamp:
-            k = slots[slot, 1]
-            if item[k, LEFT] == left and item[k, RIGHT] == right and item[k, FULL] == full:
-                z = k
-                break
-            slot = (slot + np.uint64(1)) & mask
-        if z < 0:
-            z = items
+        item[items, LEFT], item[items, FULL] = cand[parent, 4], cand[parent, 5]
+        item[items, RIGHT], item[items, EDGE] = cand[parent, 6], -1
+        z = recombined(queue.slots, stamp, item, EDGE, items)
+        if z == items:
             items += 1
-            slots[slot, 0], slots[slot, 1] = stamp, z
-            item[z, LEFT], item[z, FULL], item[z, RIGHT], item[z, EDGE] = left, full, right, -1
             best[z] = total
         elif total > best[z]:
             best[z] = total

@@ -34,6 +34,7 @@ from torchtune_smt.decoders.search_kernels import (
     new_chart,
     new_queue,
     push,
+    recombined,
 )
 from torchtune_smt.features.rule_kernels import SentenceFeatures
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
@@ -45,10 +46,12 @@ WIDEST = 63
 # Which orientations there are (Moses's names of model types), in the order of a table's columns.
 MSD, MSLR, MONOTONICITY, LEFT_RIGHT = range(4)
 
-# Columns of a hypothesis: first gap, end of its last phrase, its begin where the next phrase may
-# be swapped with it (else `_NO_SWAP`), state of the language model, class of the last phrase's
-# forward scores, block on top of its stack (see `_push_block`), a rule with such forward scores.
-_GAP, _END, _START, _STATE, _CLASS, _BLOCK, _LAST = range(7)
+# Columns of a hypothesis: first gap, what is covered behind it (32 bits each), end of its last
+# phrase, its begin where the next phrase may be swapped with it (else `_NO_SWAP`), state of the
+# language model, class of the last phrase's forward scores, block on top of its stack (see
+# `_push_block`); and, beside that, a rule with such forward scores. Groups have the first four.
+_GAP, _LOW, _HIGH, _END, _START, _STATE, _CLASS, _BLOCK, _LAST = range(9)
+_FIRST, _BEHIND = 4, 5  # behind them, those of a group's hypotheses: begin, end
 _NO_SWAP = -2
 
 # Columns of a cube: hypotheses (begin, end) and options (begin, end), as positions in the orders
@@ -206,7 +209,7 @@ class _Hypotheses(NamedTuple):
     ranked: Int32
     span: Int32
     block: Int32
-    block_slots: Int32
+    block_slots: Int64
 
 
 @inlined
@@ -277,7 +280,7 @@ def _towards_behind(
 
 @inner
 def _push_block(
-    block: Int32, blocks: int, slots: Int32, top: int, first: int, last: int
+    block: Int32, blocks: int, slots: Int64, top: int, first: int, last: int
 ) -> tuple[int, int]:
     """Push a phrase onto a stack of blocks; return the new top and the number of blocks.
 
@@ -289,19 +292,9 @@ def _push_block(
     while top >= 0 and (block[top, 2] + 1 == first or last + 1 == block[top, 1]):
         first, last = min(first, block[top, 1]), max(last, block[top, 2])
         top = block[top, 0]
-    mask = np.uint64(slots.size - 1)
-    code = np.uint64(top + 2) * np.uint64(0x9E3779B97F4A7C15)
-    code ^= np.uint64(first + 2) * np.uint64(0xC2B2AE3D27D4EB4F)
-    code ^= np.uint64(last + 2) * np.uint64(0xD6E8FEB86659FD93)
-    slot = (code >> np.uint64(29)) & mask
-    while slots[slot] >= 0:
-        k = slots[slot]
-        if block[k, 0] == top and block[k, 1] == first and block[k, 2] == last:
-            return k, blocks
-        slot = (slot + np.uint64(1)) & mask
-    slots[slot] = blocks
     block[blocks, 0], block[blocks, 1], block[blocks, 2] = top, first, last
-    return blocks, blocks + 1
+    found = recombined(slots, 1, block, 3, blocks)
+    return found, blocks + (found == blocks)
 
 
 @inner
@@ -336,7 +329,7 @@ def _find_cubes(
     n = rest.size - 1
     ones = _bits(length)
     for q in range(first, last):
-        gap, mask, end = group[q, 2], group_mask[q], group[q, 3]
+        gap, mask, end = group[q, _GAP], group_mask[q], group[q, _END]
         for s in range(gap, min(n - length, gap + max(limit - length, 0)) + 1):
             if option[s, length, 0] == option[s, length, 1]:
                 continue
@@ -364,7 +357,7 @@ def _find_cubes(
                 while after & np.uint64(1) != np.uint64(0):
                     after >>= np.uint64(1)
                     gap_after += 1
-            cube[n_cubes, _HYP], cube[n_cubes, _HYP_END] = group[q, 0], group[q, 1]
+            cube[n_cubes, _HYP], cube[n_cubes, _HYP_END] = group[q, _FIRST], group[q, _BEHIND]
             cube[n_cubes, _OPTION] = option[s, length, 0]
             cube[n_cubes, _OPTION_END] = option[s, length, 1]
             cube[n_cubes, _FROM], cube[n_cubes, _TO] = s, s + length - 1
@@ -405,13 +398,12 @@ def _fill_stack(
     order, rule_state, rule_score, lm_weight = rules
     kind, hierarchical = reordering.kind, reordering.hierarchical
     hyp, hyp_mask, hyp_future, ranked, edge_span, block, block_slots = hyps
-    slots, complete = queue.slots, end_word >= 0
+    complete = end_word >= 0
     cube, cube_mask, cube_score = cubes.column, cubes.mask, cubes.score
     item, best, cand, cand_score = chart.item, chart.best, queue.cand, queue.score
     backward, forward = reordering.backward, reordering.forward
     backwards, forwards = backward.shape[1] > 0, forward.shape[1] > 0
     cands, heap, pops, parent = 0, 0, -1, -1
-    mask = np.uint64(slots.shape[0] - 1)
     while True:
         # The first round queues the corners of all cubes, the others successors.
         for way in range(n_cubes if pops < 0 else 2):
@@ -490,33 +482,13 @@ def _fill_stack(
             ):
                 start = first
         score = best[h] + cand_score[parent, 0]
-        code = after * np.uint64(0x9E3779B97F4A7C15) + np.uint64(gap)
-        code = (code ^ (code >> np.uint64(32))) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(right)
-        code = (code ^ (code >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93) + np.uint64(end)
-        code = (code ^ (code >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(cls)
-        slot = (code >> np.uint64(32)) & mask
-        z = -1
-        while slots[slot, 0] == stamp:
-            k = slots[slot, 1]
-            if (
-                hyp_mask[k] == after
-                and hyp[k, _GAP] == gap
-                and hyp[k, _STATE] == right
-                and hyp[k, _END] == end
-                and hyp[k, _CLASS] == cls
-                and hyp[k, _START] == start
-                and hyp[k, _BLOCK] == top
-            ):
-                z = k
-                break
-            slot = (slot + np.uint64(1)) & mask
-        if z < 0:
-            z = items
+        hyp[items, _GAP], hyp[items, _END], hyp[items, _START] = gap, end, start
+        hyp[items, _LOW], hyp[items, _HIGH] = np.int32(after), np.int32(after >> np.uint64(32))
+        hyp[items, _STATE], hyp[items, _CLASS], hyp[items, _BLOCK] = right, cls, top
+        z = recombined(queue.slots, stamp, hyp, _LAST, items)
+        if z == items:
             items += 1
-            slots[slot, 0], slots[slot, 1] = stamp, z
-            hyp[z, _GAP], hyp[z, _END], hyp[z, _START] = gap, end, start
-            hyp[z, _STATE], hyp[z, _CLASS], hyp[z, _BLOCK], hyp[z, _LAST] = right, cls, top, r
-            hyp_mask[z], hyp_future[z] = after, cube_score[u, 1]
+            hyp[z, _LAST], hyp_mask[z], hyp_future[z] = r, after, cube_score[u, 1]
             item[z, EDGE] = -1
             best[z] = score
         elif score > best[z]:
@@ -562,40 +534,26 @@ def _group_stack(
         sorted_[k] = begin + i
     count = min(count, stack_size)
     first_group = n_groups
-    mask = np.uint64(slots.shape[0] - 1)
     for i in range(count):
-        z = sorted_[i]
-        code = hyp_mask[z] * np.uint64(0x9E3779B97F4A7C15) + np.uint64(hyp[z, _GAP])
-        code = (code ^ (code >> np.uint64(32))) * np.uint64(0xC2B2AE3D27D4EB4F)
-        slot = ((code + np.uint64(hyp[z, _END])) >> np.uint64(29)) & mask
-        q = -1
-        while slots[slot, 0] == stamp:
-            k = slots[slot, 1]
-            if (
-                group_mask[k] == hyp_mask[z]
-                and group[k, 2] == hyp[z, _GAP]
-                and group[k, 3] == hyp[z, _END]
-            ):
-                q = k
-                break
-            slot = (slot + np.uint64(1)) & mask
-        if q < 0:
-            q = n_groups
+        z, q = sorted_[i], n_groups
+        for c in range(_FIRST):
+            group[q, c] = hyp[z, c]
+        q = recombined(slots, stamp, group, _FIRST, n_groups)
+        if q == n_groups:
             n_groups += 1
-            slots[slot, 0], slots[slot, 1] = stamp, q
-            group[q, 0], group[q, 1], group[q, 2], group[q, 3] = 0, 0, hyp[z, _GAP], hyp[z, _END]
+            group[q, _BEHIND] = 0
             group_mask[q], group_future[q] = hyp_mask[z], hyp_future[z]
-        group[q, 1] += 1
+        group[q, _BEHIND] += 1
         member[i] = q
     at = begin
     for q in range(first_group, n_groups):
-        size = group[q, 1]
-        group[q, 0], group[q, 1] = at, at
+        size = group[q, _BEHIND]
+        group[q, _FIRST], group[q, _BEHIND] = at, at
         at += size
     for i in range(count):
         q = member[i]
-        ranked[group[q, 1]] = sorted_[i]
-        group[q, 1] += 1
+        ranked[group[q, _BEHIND]] = sorted_[i]
+        group[q, _BEHIND] += 1
     return n_groups
 
 
@@ -665,7 +623,7 @@ def search(
     """
     n, longest = option.shape[0], option.shape[1] - 1
     room = n * pop_limit + 2
-    hyp = np.empty((room, 7), np.int32)
+    hyp = np.empty((room, 9), np.int32)
     hyp_mask = np.empty(room, np.uint64)
     hyp_future = np.empty(room, np.float64)
     edge_span = np.empty((room, 4), np.int32)
@@ -674,7 +632,7 @@ def search(
     item, best = chart.item, chart.best
     sorted_ = np.empty(pop_limit, np.int32)
     member = np.empty(pop_limit, np.int32)
-    group, group_mask = np.empty((room, 4), np.int32), np.empty(room, np.uint64)
+    group, group_mask = np.empty((room, 6), np.int32), np.empty(room, np.uint64)
     groups = _Table(group, group_mask, np.empty(room, np.float64))
     # Groups of each stack, and the first one's number.
     group_begin = np.zeros(n + 2, np.int64)
@@ -684,7 +642,7 @@ def search(
     queue, stamp, lm = new_queue(4096, 6, 2, pop_limit), 0, asked(table, nodes)
     blocks_room = room if reordering.hierarchical else 2
     block = np.empty((blocks_room, 3), np.int32)
-    block_slots = np.full(table_size(blocks_room), -1, np.int32)
+    block_slots = np.zeros((table_size(blocks_room), 2), np.int64)
     hyps = _Hypotheses(hyp, hyp_mask, hyp_future, ranked, edge_span, block, block_slots)
 
     future, rest = _estimate(rules, option)
@@ -696,7 +654,8 @@ def search(
     add_edge(chart, 0, 0, GLUE_FIRST, -1, -1, 0.0, 0.0)
     block[0, 0], block[0, 1], block[0, 2] = -1, -1, -1
     ranked[0] = 0
-    group[0, 0], group[0, 1], group[0, 2], group[0, 3] = 0, 1, 0, -1
+    group[0] = hyp[0, :6]
+    group[0, _FIRST], group[0, _BEHIND] = 0, 1
     group_mask[0], groups.score[0] = 0, rest[0]
     group_begin[1] = 1
     items, edges, n_groups, blocks = 1, 1, 1, 1

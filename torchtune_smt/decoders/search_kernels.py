@@ -218,6 +218,30 @@ def new_queue(room: int, columns: int, scores: int, items: int) -> Queue:
     )
 
 
+@inner
+def recombined(slots: Int64, stamp: int, rows: Int32, columns: int, new: int) -> int:
+    """Return the row that has the first columns of row `new`: it is put in where none is alike.
+
+    slots, stamp: see `Queue`.
+    """
+    code = np.uint64(0)
+    for c in range(columns):
+        code = (code ^ np.uint64(rows[new, c])) * np.uint64(0x9E3779B97F4A7C15)
+        code ^= code >> np.uint64(32)
+    mask = np.uint64(slots.shape[0] - 1)
+    slot = code & mask
+    while slots[slot, 0] == stamp:
+        row: int = slots[slot, 1]
+        c = 0
+        while c < columns and rows[row, c] == rows[new, c]:
+            c += 1
+        if c == columns:
+            return row
+        slot = (slot + np.uint64(1)) & mask
+    slots[slot, 0], slots[slot, 1] = stamp, new
+    return new
+
+
 @inlined
 def push(queue: Queue, waiting: int, score: float, candidate: int) -> int:
     """Queue a candidate; return how many wait then."""
