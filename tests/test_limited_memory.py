@@ -82,16 +82,10 @@ def store(tmp_path):
         n = 50 * SIZE
         sparse = 1 + np.arange(SPARSE) * 100 + draw.integers(100, size=(n, SPARSE))
         feature = np.hstack([np.zeros((n, 1), np.int32), sparse.astype(np.int32)])
-        store.add(
-            KBestLists(
-                index=np.arange(first, first + 50),
-                begin=np.arange(51) * SIZE,
-                rows=Rows(
-                    np.arange(n + 1) * (SPARSE + 1), feature.ravel(), draw.normal(size=feature.size)
-                ),
-                gain=draw.random(n),
-            )
-        )
+        value = draw.normal(size=feature.size)
+        rows = Rows(np.arange(n + 1) * (SPARSE + 1), feature.ravel(), value)
+        index, begin = first + np.arange(50), np.arange(51) * SIZE
+        store.add(KBestLists(index=index, begin=begin, rows=rows, gain=draw.random(n)))
     store.end_iteration()
     return store
 
@@ -100,23 +94,18 @@ def store(tmp_path):
 def test_lists_that_cannot_be_read_are_gone_through(store):
     """Reading them fails where the sampler and the count of features go on, piece by piece."""
     expected = pair_rows(store, FEW, (1,))
-    done = subprocess.run(
-        [sys.executable, __file__, str(store.folder)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(subprocess.check_output([sys.executable, __file__, store.folder]))
     assert [found[name][0] for name in ("read ids", "read lists")] == ["MemoryError"] * 2
     assert found["features"] == np.unique(store.lists().rows.feature)[1:].tolist()
     assert found["few pairs"] == totals(expected)
     # Where the result does not fit either, what to do is said.
-    kind, said = found["many pairs"]
-    assert kind == "InputError" and said.endswith("lower sampler.pairs or tuner.sentences")
-    assert said.startswith("there is no room for all pairs (there was for those of ")
-    kind, said = found["stored pairs"]
-    assert kind == "InputError" and said.endswith("lower sampler.pairs or tuner.sentences")
-    assert "no room for 50,000 pairs of " in said
+    for name, begin in (
+        ("many pairs", "there is no room for all pairs (there was for those of "),
+        ("stored pairs", "the minimiser has no room for 50,000 pairs of "),
+    ):
+        kind, said = found[name]
+        assert kind == "InputError" and said.startswith(begin)
+        assert said.endswith("lower sampler.pairs or tuner.sentences")
 
 
 if __name__ == "__main__":

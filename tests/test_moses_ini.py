@@ -378,15 +378,6 @@ def test_tuned_weights_in_the_ini_that_they_began_with(tmp_path):
 # Commands
 
 
-def test_moses_ranks_as_rerank_does(tmp_path):
-    """Its language model, by a name of its own, decides between these two."""
-    text = "[feature]\nKENLM name=TargetLM path=lm\n[weight]\nTargetLM= 1\nTM0= 0.1 0.01\n"
-    (tmp_path / "list").write_text(LIST)
-    write_ini(tmp_path, text)
-    outcome = run_command("rerank", "weights=moses.ini", "input=list", folder=tmp_path).check()
-    assert (outcome.out, outcome.err) == ("a\n", "")
-
-
 def test_tuning_on_lists_starts_from_a_moses_ini(tmp_path):
     write_ini(tmp_path, "[weight]\nTargetLM= 1\nTM0= 0.1 0.01\n[weight-file]\nsparse\n")
     (tmp_path / "list").write_text(LIST.replace("-8 |||", "-8 WT_das~the= 1 |||"))

@@ -1,7 +1,7 @@
 """The commands with the phrase-based decoder, on the bundled example and a tiny moses.ini."""
 
 import pytest
-from commands import example_source, run_command, train_until_saved
+from commands import run_command, train_until_saved
 from hydra import compose, initialize_config_dir
 from phrase_reference import OWN
 from small_lists import weights_of
@@ -49,32 +49,6 @@ def test_the_published_experiment(tuned):
     translations = read_lines(tuned / "out")
     assert len(translations) == len(read_lines(text))
     assert translations == read_lines(tuned / "run" / "dev.translations.txt")
-
-
-def test_a_hierarchical_system_beside_one_with_phrases(tuned, run):
-    """Each has its own derivation, with what it covers."""
-    models = tuned / "outputs" / "models"
-    if not (models / "example").exists():
-        (models / "example").symlink_to(run.place / "outputs" / "models" / "example")
-    systems = f"systems={{rules:{run.folder},phrases:run}}"
-    options = ["explain", systems, "sentence=3", "plot=explain.png"]
-    text = run_command("analyse", *options, "table=text", folder=tuned).check().out
-    assert (tuned / "explain.png").stat().st_size > 0
-    assert "rules and phrases have different models, and neither scores what" in text
-    assert "scores its own translation" not in text
-    source = example_source("test")[2].split()
-    for name, folder, place in (("rules", run.folder, run.place), ("phrases", "run", tuned)):
-        (place / "third").write_text(" ".join(source) + "\n")
-        given = [f"weights={folder}/weights.txt.gz", "input=third"]
-        words = run_command("translate", *given, folder=place).check().out
-        assert f"\n{name}: {words}" in text
-        # Phrases, and rules beside each other, cover the sentence, each word once.
-        lines = text.partition(f"\n{name}: ")[2].split("\n\n")[0].splitlines()[1:]
-        covered = []
-        for one in (one for one in lines if one.startswith("  ") and one[2] != " "):
-            first, _, last = one.strip().partition(":")[0].partition("-")
-            covered += range(int(first), int(last or first) + 1)
-        assert sorted(covered) == list(range(1, len(source) + 1))
 
 
 @pytest.mark.parametrize(
@@ -171,18 +145,6 @@ def test_tuning_from_a_moses_ini(moses, text, start):
 NAMELESS = INI.replace("name=TranslationModel0 ", "").replace(
     "TranslationModel0", "PhraseDictionaryMemory0"
 )
-
-
-def test_weights_that_have_no_effect_on_translations(moses):
-    """As of a name with a typing error; sparse features that no sentence has are no such."""
-    wrong, right = "LM0_0 0.5\nTranslationMode0_0 3\n", "LM0_0 0.5\n"
-    for dense, text, count in (("dense", wrong, 2), ("rule_id", wrong, 1), ("rule_id", right, 0)):
-        (moses / "w").write_text(f"{text}rule_id:never~met 100\n")
-        options = [*MOSES, "input=dev.de", "weights=w", f"features={dense}"]
-        outcome = run_command("translate", *options, folder=moses).check()
-        said = f"w: {count} of 3 weights are left out, as their features, such as TranslationMode0_"
-        assert (said in outcome.err) == (count > 0) == ("left out" in outcome.err)
-        assert "left out" not in outcome.out
 
 
 def test_start_values_for_a_part_of_the_dense_features(moses):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from threading import Lock
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -58,8 +58,6 @@ def deadline(seconds: float | None) -> Iterator[UInt8]:
         timer.cancel()
 
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 Counts = tuple[float, float, float, float]
 
 LIMIT: Final = integer(1, NO_LIMIT)
@@ -256,7 +254,7 @@ class GrammarDecoder(Decoder):
         self._alone_lock = Lock()
         # The sentences decoded last, with the symbols of all rules that match each.
         self._last: list[tuple[Source, Int32]] = []
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._map: Any = ThreadPoolExecutor(threads).map if threads > 1 else map
         self._kept = KeptSentences(1e6 * keep_mb)
 
     def _options(self, rules: SentenceRules, targets: Targets) -> Any:
@@ -351,12 +349,9 @@ class GrammarDecoder(Decoder):
             try:
                 with deadline(self.seconds) as stop:
                     one = Weighed(*self._prepared(source, rules), sparse[s], dense)
+                    found = *self._search(one, size, stop), len(source.words), one.targets
                     token_begin, tokens, row_begin, feature, value, score = read_off(
-                        *self._search(one, size, stop),
-                        one.rules.words.size,
-                        one.targets,
-                        one.rules.sparse,
-                        self._columns,
+                        *found, one.rules.sparse, self._columns
                     )
             except (TimeoutError, MemoryError) as error:
                 cure = f"lower decoder.pop_limit ({self.pop_limit:,}), or split the sentence"
@@ -380,15 +375,14 @@ class GrammarDecoder(Decoder):
 
         # The longest first: at the end no thread waits long for another one.
         order = sorted(range(len(sources)), key=lambda s: -len(sources[s].words))
-        found = dict(zip(order, self._in_threads(translate, order), strict=True))
+        found = dict(zip(order, self._map(translate, order), strict=True))
         return KBestLists.of([found[s] for s in range(len(sources))])
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64:
         """Return the sparse features of all rules that match some sentences."""
         met = np.zeros(0, np.bool_)
         for source in sources:
-            grammar = self._grammar_of(source)
-            ids = self._sparse_of(source, grammar, self._dropped(source, grammar)).id
+            ids = self._sparse_of(source, self._grammar_of(source))[0].id
             if met.size < len(self.features):
                 # A quarter more each time keeps the cost of growing constant per feature.
                 room = max(len(self.features), met.size * 5 // 4) - met.size
@@ -473,13 +467,12 @@ class GrammarDecoder(Decoder):
         # New words and names get their ids here, one sentence after the other, so that these do
         # not depend on threads; what runs in threads touches nothing that they share.
         copies = [self.words.intern(source.words) for source in sources]
-        grammars = list(self._in_threads(self._grammar_of, sources))
+        grammars = list(self._map(self._grammar_of, sources))
         models = [self._model_of(source) for source in sources]
         lm_words = {m: self._extended_lm_words(m) for m in set(models)}
         found = []
         for source, copied, grammar, model in zip(sources, copies, grammars, models, strict=True):
-            dropped = self._dropped(source, grammar)
-            sparse = self._sparse_of(source, grammar, dropped)
+            sparse, dropped = self._sparse_of(source, grammar)
             if dropped is not None:
                 copied = np.where(dropped, np.int32(-1), copied)
             words = self.grammar.source_words.lookup(source.words)
@@ -488,17 +481,14 @@ class GrammarDecoder(Decoder):
             )
         return found
 
-    def _dropped(self, source: Source, grammar: SentenceGrammar) -> Bool | None:
-        """Return which words of a sentence are translated as nothing; None if none ever is."""
-        return self._uncovered(source, grammar.child_symbol) if self.unknown == "drop" else None
-
     def _sparse_of(
-        self, source: Source, grammar: SentenceGrammar, dropped: Bool | None
-    ) -> SentenceFeatures:
-        """Return the sparse features of a sentence's rules; those that are new get ids."""
-        return self._rule_features.of_sentence(
-            grammar.rule, source.words, dropped, source.train_index
-        )
+        self, source: Source, grammar: SentenceGrammar
+    ) -> tuple[SentenceFeatures, Bool | None]:
+        """Return the sparse features of a sentence's rules, and its words that are dropped."""
+        drops = self.unknown == "drop"
+        dropped = self._uncovered(source, grammar.child_symbol) if drops else None
+        given = grammar.rule, source.words, dropped, source.train_index
+        return self._rule_features.of_sentence(*given), dropped
 
     def _sentences(self, sources: Sequence[Source]) -> list[SentenceRules]:
         """Return the rules of each sentence."""
@@ -514,12 +504,6 @@ class GrammarDecoder(Decoder):
             kept = self._prepare(rules)
             self._kept.offer(source, kept)
         return kept
-
-    def _in_threads(
-        self, function: Callable[[Item], Result], items: Iterable[Item]
-    ) -> Iterable[Result]:
-        """Return what a function returns of some items, in their order."""
-        return map(function, items) if self._pool is None else self._pool.map(function, items)
 
     def _model_of(self, source: Source) -> int:
         """Return which language model scores the translations of a sentence."""

@@ -45,11 +45,11 @@ GRAMMAR: Final = "grammar"
 LANGUAGE_MODEL: Final = "lm.arpa.gz"
 CLASSES: Final = ("classes.source", "classes.target")
 FOLDS: Final = "folds"
-# All that models have in their folders, those of earlier versions, too.
+# All that models have in their folders.
 _OF_MODELS: Final = re.compile(
     r"model\.json|alignment\.gz|lm\.arpa\.gz(\.cache)?"
     r"|classes\.(source|target)"
-    r"|grammar(/grammar\.json|/\w+\.npy)?"
+    r"|grammar"
     r"|folds(/folds\.json|/fold-\d+\.arpa\.gz(\.cache)?)?"
 )
 # How often, and after how many seconds, a folder that is being replaced is looked at again.
