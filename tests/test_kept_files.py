@@ -56,14 +56,9 @@ def two(run: Run) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "file"),
     [
-        (["analyse", "reordering", "a.txt", "a/test.translations.txt"], "a.txt"),
         (["analyse", "reordering", "a.txt", "b", "references=[ref.txt]"], "ref.txt"),
-        (["analyse", "reordering", "a", "b"], "b/test.translations.txt"),
-        (["analyse", "adaptation", "a", "b"], "b/weights.txt.gz"),
         (["analyse", "progress", "a", "b"], "a/metrics.jsonl"),
-        (["compare", "a", "b"], "a/test.translations.txt"),
         (["compare", "a", "b"], "b/weights.txt.gz"),
-        (["compare", "a", "a.txt"], "a.txt"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
 )
@@ -72,11 +67,6 @@ def test_what_is_read_is_not_written(two: Path, arguments: list[str], file: str)
     said = f"error: {file}: output is a file that is read"
     run_command(*arguments, f"output={file}", folder=two).refused(said)
     assert contents(two) == before
-
-
-def test_a_table_may_lie_in_a_run_s_folder(two: Path) -> None:
-    run_command("compare", "a", "b", "output=a/table.md", folder=two).check()
-    assert (two / "a" / "table.md").read_text("utf-8").startswith("| system ")
 
 
 def test_runs_behind_links_are_found_once(two: Path) -> None:

@@ -34,7 +34,7 @@ from torchtune_smt.parallel.mixing import IterSel, Mix
 from torchtune_smt.regularizers import L1
 from torchtune_smt.runs import checkpoint
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
-from torchtune_smt.runs.rounds import Best, Progress, Rounds
+from torchtune_smt.runs.rounds import Rounds
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning
@@ -164,10 +164,8 @@ class Still(Tuner):
         self.optimizer.load_state_dict(state_dict)
 
 
-def run_of(weights, optimizer, progress=None):
-    run = Rounds(Still(weights, optimizer), lambda: 0.0)
-    run.progress = progress or Progress()
-    return run
+def run_of(weights, optimizer):
+    return Rounds(Still(weights, optimizer), lambda: 0.0)
 
 
 def save(path, run, fingerprint=None):
@@ -176,7 +174,6 @@ def save(path, run, fingerprint=None):
 
 def load(path, run, fingerprint=None):
     load_checkpoint(path, run.tuner.weights, run, fingerprint or {})
-    return run.progress
 
 
 _OFTEN = "tuner.checkpoint_minutes=0"
@@ -261,24 +258,6 @@ def state():
 def fresh():
     weights = Weights(["a", "b"])
     return weights, AdaGrad([weights.parameter], lr=0.1, regularizer=L1(0.1), unregularized=2)
-
-
-def test_round_trip(tmp_path, state):
-    weights, optimizer = state
-    weights.features.intern(["met but not read yet"])
-    ones = torch.ones(5, dtype=torch.float64)
-    progress = Progress(3, 2, 70, Best(2, 41.5, ones[:4]), ones, 1, 9)
-    save(tmp_path / "c.pt", run_of(weights, optimizer, progress), {"seed": "1"})
-    again, other = fresh()
-    restored = load(tmp_path / "c.pt", run_of(again, other), {"seed": "1"})
-    assert (restored.round, restored.done, restored.sentences) == (3, 2, 70)
-    assert (restored.stale, restored.records) == (1, 9)
-    assert restored.best is not None and restored.best.score == 41.5
-    assert again.features.names(range(6)) == weights.features.names(range(6))
-    assert torch.equal(again.parameter[:5], weights.parameter)
-    optimizer.flush()
-    other.flush()
-    assert torch.equal(again.parameter[:5], weights.parameter)
 
 
 def test_what_is_no_checkpoint_of_this_run(tmp_path, state):

@@ -282,25 +282,17 @@ def test_a_tuner_and_a_callback_of_the_users(place):
     assert all(f"epoch {number}: dev BLEU {score}" in out for number, score in noted)
     for more, said in {
         "loss=hinge": "tuner._target_=my_tuner.Walk takes no loss, and loss=hinge would change",
-        "tuner.batch_size=3": "batch_size",
-        "tuner._target_=my_tuner.np": "tuner._target_=my_tuner.np",
         "tuner._target_=torchtune_smt.losses.Hinge": "losses.Hinge is no tuner",
-        "callbacks=[{_target_:my_tuner.No}]": "callbacks",
         "callbacks=[a]": "callbacks must be a list of classes, as in [{_",
         "callbacks=[{_target_:builtins.dict}]": "callbacks: dict has no 'on_start'; is it meant",
     }.items():
-        bad = run_command("train", *walk, more, "hydra.run.dir=no_walk", folder=place)
-        assert bad.code == 1 and said in bad.err and "Traceback" not in bad.err, bad.err
+        run_command("train", *walk, more, "hydra.run.dir=no_walk", folder=place).refused(said)
 
 
 def test_the_log_of_a_run(run):
     text = (run.folder / "train.log").read_text()
-    printed = run.outcome.out.splitlines()
-    assert {line for line in printed if line.startswith(("epoch", "before", "dev", "active"))} <= {
-        *text.splitlines()
-    }
-    assert "\r" not in text + run.outcome.out + run.outcome.err
-    assert "  train.log             what was printed" in run.outcome.out
+    printed = [line for line in run.outcome.out.splitlines() if line.startswith(("epoch", "dev"))]
+    assert {*printed} <= {*text.splitlines()} and "\r" not in text + run.outcome.err
 
 
 def test_bars_are_not_taken_down(tmp_path):

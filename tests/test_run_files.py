@@ -22,10 +22,6 @@ def train(place, *options):
     return run_command("train", *OPTIONS, *options, folder=place)
 
 
-def resume(place, *options):
-    return run_command("train", *options, folder=place)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A place with the model, and one finished run in the folder `done`."""
@@ -52,7 +48,6 @@ REFUSED = [
     ("hydra.job.chdir=true: paths are those seen from", ["hydra.job.chdir=true"]),
     ("nowhere: holds no run", ["resume=nowhere"]),
     ("leave -m out", ["resume=done", "tuner.epochs=2,3", "-m"]),
-    ("leave -m out", ["resume=done", "tuner.epochs=2,3", "hydra.mode=MULTIRUN"]),
 ]
 
 
@@ -60,7 +55,7 @@ REFUSED = [
 def test_a_refused_command_leaves_what_a_run_recorded(finished, said, given):
     """Hydra's records of it, too, which resume= and translate read."""
     before = content(finished / "done")
-    outcome = resume(finished, *given)
+    outcome = run_command("train", *given, folder=finished)
     assert outcome.code == 1 and said in outcome.err
     after = content(finished / "done")
     # What was said is added to it.
@@ -116,7 +111,8 @@ def test_overwriting_on_a_disk_that_is_read_only(finished, monkeypatch):
 
 def test_a_command_that_goes_on_records_what_it_was_given(finished):
     shutil.copytree(finished / "done", finished / "longer")
-    resume(finished, "resume=longer", "tuner.epochs=2", "tuner.checkpoint_minutes=5").check()
+    more = ["tuner.epochs=2", "tuner.checkpoint_minutes=5"]
+    run_command("train", "resume=longer", *more, folder=finished).check()
     recorded = recorded_overrides(finished / "longer")
     assert "tuner.epochs=2" in recorded
     assert "tuner.checkpoint_minutes=5" in recorded
@@ -124,7 +120,7 @@ def test_a_command_that_goes_on_records_what_it_was_given(finished):
     for name in ("config.yaml", "hydra.yaml"):
         assert yaml.safe_load((finished / "longer" / ".hydra" / name).read_text())
     # Without any, what was recorded is what it goes on with.
-    outcome = resume(finished, "resume=longer")
+    outcome = run_command("train", "resume=longer", folder=finished)
     assert "this run is finished" in outcome.err
     assert recorded_overrides(finished / "longer") == recorded
 

@@ -17,13 +17,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from targets import Check, Different, load_targets
+from targets import Check, Different, all_modules, load_targets
 
 from torchtune_smt.core.errors import InputError
 
 # Seconds of wall-clock time; opening a target may compile kernels.
-_TO_OPEN = 900.0
-_FOR_A_CASE = 60.0
+_TO_OPEN, _FOR_A_CASE = 900.0, 60.0
 # Bytes of address space: a damaged size must not take the machine's memory.
 _MEMORY = 16 << 30
 
@@ -33,15 +32,10 @@ BAD = ("different", "crash", "hang", "traceback")
 
 @dataclass
 class Findings:
-    """What became of the cases of one target.
-
-    counts: numbers of cases by what became of them: `GOOD` and `BAD`.
-    bad: case, what, and detail of each that is bad.
-    seconds: CPU time of the cases.
-    """
+    """What became of the cases of one target: how many ended how, the bad ones, and CPU time."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    bad: list[tuple[int, str, str]] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def __iadd__(self, other: Findings) -> Findings:
@@ -50,25 +44,20 @@ class Findings:
         self.seconds += other.seconds
         return self
 
-    def report(self, target: str) -> str:
-        """Return the bad cases, and how to run one again."""
-        lines = [
-            f"{target} {case}: {what}\n{detail}".rstrip() for case, what, detail in self.bad[:10]
-        ]
-        more = len(self.bad) - len(lines)
-        lines += [f"... and {more} more"] * (more > 0)
-        return "\n".join([*lines, f"again: python tests/fuzz/run.py {target} --case NUMBER"])
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{self.counts[what]:,} {what}" for what in (*GOOD, *BAD))
+        return f"{self.counts.total():,} cases: {kinds} ({self.seconds:.0f} s)"
+
+    def report(self) -> str:
+        """Return the first bad cases, and how to run one again."""
+        again = "again: python tests/fuzz/run.py TARGET --case NUMBER"
+        return "\n".join([*self.bad[:10], f"{len(self.bad)} in all", again])
 
 
 class Campaign:
-    """A process that runs cases, started anew after each crash and hang.
+    """A process that runs cases, started anew after each crash and hang."""
 
-    modules: those that have the targets.
-    for_a_case: seconds after which a case hangs.
-    """
-
-    def __init__(self, modules: list[str], *, for_a_case: float = _FOR_A_CASE) -> None:
-        self._modules, self._for_a_case = modules, for_a_case
+    def __init__(self) -> None:
         self._process: Any = None
         self._opened: set[str] = set()
         # What a process that is killed leaves behind lies where it is cleared.
@@ -89,7 +78,7 @@ class Campaign:
             findings.counts[what] += 1
             findings.seconds += used
             if what in BAD:
-                findings.bad.append((case, what, detail))
+                findings.bad.append(f"{target} {case}: {what}\n{detail}".rstrip())
             if findings.seconds > seconds:
                 break
         return findings
@@ -101,14 +90,14 @@ class Campaign:
             if what != "opened":
                 raise RuntimeError(f"{target} cannot be opened: {what}\n{detail}")
             self._opened.add(target)
-        return self._ask(target, case, self._for_a_case)
+        return self._ask(target, case, _FOR_A_CASE)
 
     def _ask(self, target: str, case: int | None, limit: float) -> tuple[str, str, float]:
         if self._process is None:
             # No fork: this process has threads.
             context = get_context("spawn")
             self._asked, theirs = context.Pipe()
-            arguments = theirs, self._modules, self._folder.name
+            arguments = theirs, self._folder.name
             self._process = context.Process(target=_answer, args=arguments, daemon=True)
             self._process.start()
             theirs.close()
@@ -134,36 +123,30 @@ class Campaign:
         self._opened.clear()
 
 
-def _answer(questions: Connection, modules: list[str], folder: str) -> None:
+def _answer(questions: Connection, folder: str) -> None:
     """Answer until nobody asks any more: each question is a target and a case, or None to open."""
     faulthandler.enable()
     # Whatever is printed is none of a test's output.
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     tempfile.tempdir = os.environ["TMPDIR"] = folder
-    targets = load_targets(modules)
+    targets = load_targets(all_modules())
     checks: dict[str, Check] = {}
     while True:
         try:
             name, case = questions.recv()
         except EOFError:
             return
-        begin = time.process_time()
-        if case is None:
-            checks[name] = targets[name].open(Path(tempfile.mkdtemp(prefix=name)))
-            what, detail = "opened", ""
-        else:
-            what, detail = _outcome(checks[name], case)
+        begin, what, detail = time.process_time(), "opened", ""
+        try:
+            if case is None:
+                checks[name] = targets[name].open(Path(tempfile.mkdtemp(prefix=name)))
+            else:
+                what = checks[name](case)
+        except InputError as error:
+            what, detail = "refused", str(error)
+        except Different as error:
+            what, detail = "different", str(error)
+        except BaseException:
+            what, detail = "traceback", traceback.format_exc()
         questions.send((what, detail, time.process_time() - begin))
-
-
-def _outcome(check: Check, case: int) -> tuple[str, str]:
-    """Return what became of a case, and what there is to say about it."""
-    try:
-        return check(case), ""
-    except InputError as error:
-        return "refused", str(error)
-    except Different as error:
-        return "different", str(error)
-    except BaseException:
-        return "traceback", traceback.format_exc()

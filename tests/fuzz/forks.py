@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from torchtune_smt.cli import main as command
 
@@ -20,13 +20,13 @@ _TO_END: Final = 30.0
 
 @dataclass(frozen=True)
 class Blow:
-    """What happens to a command.
+    """What happens to a command: it is killed, or `stop` is sent, or a worker is killed.
 
     moment: when, in seconds of its CPU time, which does not depend on what else runs.
-    stop: sent then instead of killing it; Ctrl-C goes to its workers, too, as in a terminal.
+    stop: Ctrl-C goes to its workers, too, as in a terminal.
     lines: the moment is one of the wall clock instead, counted from when `log` has so many lines: a
         command whose workers compute takes little time itself.
-    worker: draws a worker, which is killed instead, as soon as there is one. Needs `lines`.
+    worker: draws a worker, which is killed as soon as there is one. Needs `lines`.
     """
 
     moment: float
@@ -41,8 +41,7 @@ class Blow:
         return f"{what} {self.moment:.3f} s{where}"
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """How a command ended.
 
     code: its exit code, or the negative number of the signal that killed it.
@@ -122,7 +121,11 @@ def _strike(pid: int, blow: Blow) -> int:
     moment = None
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         now = time.monotonic()
-        if moment is None and _lines(blow.log) >= blow.lines:
+        if (
+            moment is None
+            and blow.log.exists()
+            and blow.log.read_bytes().count(b"\n") >= blow.lines
+        ):
             moment = now + blow.moment
         if moment is not None and now >= moment:
             if blow.worker is None:
@@ -134,13 +137,6 @@ def _strike(pid: int, blow: Blow) -> int:
                 return 1
         time.sleep(0.002)
     return 0
-
-
-def _lines(path: Path) -> int:
-    try:
-        return path.read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
 
 
 def _left(pid: int) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 DATA: Final = [
     *["data.train=[train.de,train.en]", "data.dev=[dev.de,dev.en.0,dev.en.1]", "data.test=null"],
@@ -26,14 +25,8 @@ _STALE: Final = ["parallel=stale", "parallel.workers=3", "tuner.batch_size=2"]
 _SHARDS: Final = [*_ONLINE, "tuner.epochs=12", "parallel.shards=3", "engine.workers=2"]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A command that is killed.
-
-    command: without the folder that it writes to.
-    exact: whether the result is that of an undisturbed one, to the last bit.
-    workers: whether processes compute.
-    """
+class Kind(NamedTuple):
+    """A command that is killed, whether its result is exact, and whether processes compute."""
 
     command: list[str]
     exact: bool = True

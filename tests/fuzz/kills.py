@@ -23,7 +23,7 @@ import signal
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass, field
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -37,23 +37,6 @@ from torchtune_smt.core.resources import example_folder
 _MOST_KILLS: Final = 8
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 _RESULTS: Final = ("weights.txt.gz", "dev.translations.txt", "groups.tsv.gz")
-
-
-@dataclass
-class Tally:
-    """What became of the cases of a kind."""
-
-    cases: int = 0
-    kills: int = 0
-    lost: int = 0
-    stops: int = 0
-    bad: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        lost = f", {self.lost} workers lost" * (self.lost > 0)
-        return (
-            f"{self.cases} cases, {self.kills} kills{lost}, {self.stops} stops, {len(self.bad)} bad"
-        )
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -100,8 +83,8 @@ class Kills:
         if bad := self._after_end(forked):
             raise SystemExit(f"{kind}: of two undisturbed runs, one has {bad}")
 
-    def case(self, number: int, tally: Tally) -> None:
-        """Do a case, and add what became of it."""
+    def case(self, number: int, tally: Counter[str]) -> str:
+        """Do a case, and count what became of it; return what is wrong, if anything."""
         draw = random.Random(f"{self.kind} {number}")
         folder = Path(f"{self.kind}-{number}")
         folder.mkdir()
@@ -117,13 +100,13 @@ class Kills:
             end = fork(arguments, self._log, blow)
             text = self._log.read_text(errors="replace")
             said.append(f"{blow}: {end.code}")
-            tally.lost += end.lost
+            tally["workers lost"] += end.lost
             finished = False
             if end.killed:
-                tally.kills += 1
+                tally["kills"] += 1
                 bad = self._after_kill(folder, number)
             elif blow is not None and blow.stop is not None and end.code == 128 + blow.stop:
-                tally.stops += 1
+                tally["stops"] += 1
                 bad = self._after_stop(folder, text, before)
             elif end.code == 0 or (again and "this run is finished" in text):
                 finished = True
@@ -135,11 +118,11 @@ class Kills:
                 bad = f"processes live on: {end.left}"
             if bad or finished:
                 break
+        tally["cases"] += 1
         if bad:
-            tally.bad.append(f"{self.kind} {number} ({'; '.join(said)}): {bad}")
-        else:
-            shutil.rmtree(folder)
-        tally.cases += 1
+            return f"{self.kind} {number} ({'; '.join(said)}): {bad}"
+        shutil.rmtree(folder)
+        return ""
 
     def _blow(self, draw: random.Random, folder: Path) -> Blow:
         what = draw.random()
@@ -255,16 +238,17 @@ def main() -> int:
             with open(os.devnull, "w") as nowhere:
                 with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
                     kills = Kills(kind)
-            tally = Tally()
+            tally, wrong = Counter[str](cases=0, kills=0, stops=0), list[str]()
             number = options.first if options.case is None else options.case
             wanted = max(1, options.kills // (3 if KINDS[kind].workers else 1))
-            while tally.kills + tally.lost < wanted:
-                kills.case(number, tally)
+            while tally["kills"] + tally["workers lost"] < wanted:
+                wrong += filter(None, [kills.case(number, tally)])
                 number += 1
                 if options.case is not None:
                     break
-            print(f"{kind}: {tally}", *tally.bad, sep="\n", flush=True)
-            bad += len(tally.bad)
+            counts = ", ".join(f"{count} {what}" for what, count in tally.items())
+            print(f"{kind}: {counts}, {len(wrong)} bad", *wrong, sep="\n", flush=True)
+            bad += len(wrong)
     return int(bad > 0)
 
 

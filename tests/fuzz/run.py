@@ -6,7 +6,7 @@ import argparse
 import sys
 from itertools import count
 
-from campaign import BAD, GOOD, Campaign, Findings
+from campaign import BAD, Campaign, Findings
 from targets import all_modules, load_targets
 
 # Cases of one target before it is the next one's turn.
@@ -23,44 +23,30 @@ def main() -> int:
     parser.add_argument("--cases", type=int, help="end after so many cases of each target")
     options = parser.parse_args()
     chosen = options.targets or names
-    for name in chosen:
-        if name not in names:
-            parser.error(f"there is no target {name}; there are {', '.join(names)}")
+    if unknown := set(chosen) - set(names):
+        parser.error(f"there is no target {', '.join(unknown)}; there are {', '.join(names)}")
     found = {name: Findings() for name in chosen}
-    with Campaign(all_modules()) as campaign:
+    with Campaign() as campaign:
         if options.case is not None:
-            for name in chosen:
-                what, detail, _ = campaign.run_case(name, options.case)
+            ends = {name: campaign.run_case(name, options.case) for name in chosen}
+            for name, (what, detail, _) in ends.items():
                 print(f"{name} {options.case}: {what}\n{detail}".rstrip())
-                found[name].counts[what] += 1
-            return _code(found)
-        end = None if options.cases is None else options.first + options.cases
+            return int(any(what in BAD for what, *_ in ends.values()))
+        end = float("inf") if options.cases is None else options.first + options.cases
         try:
             for begin in count(options.first, _ROUND):
-                if end is not None and begin >= end:
+                if begin >= end:
                     break
-                last = begin + _ROUND if end is None else min(begin + _ROUND, end)
                 for name in chosen:
-                    findings = campaign.run(name, range(begin, last))
+                    findings = campaign.run(name, range(begin, int(min(begin + _ROUND, end))))
                     found[name] += findings
                     if findings.bad:
-                        print(findings.report(name), flush=True)
-                    print(f"{name}: {_numbers(found[name])}", flush=True)
+                        print(findings.report(), flush=True)
+                    print(f"{name}: {found[name]}", flush=True)
         except KeyboardInterrupt:
             pass
-    print("\ntotal")
-    for name in chosen:
-        print(f"{name}: {_numbers(found[name])}")
-    return _code(found)
-
-
-def _numbers(findings: Findings) -> str:
-    kinds = ", ".join(f"{findings.counts[what]:,} {what}" for what in (*GOOD, *BAD))
-    return f"{findings.counts.total():,} cases: {kinds} ({findings.seconds:.0f} s)"
-
-
-def _code(found: dict[str, Findings]) -> int:
-    return int(any(findings.counts[what] for findings in found.values() for what in BAD))
+    print("\ntotal", *(f"{name}: {findings}" for name, findings in found.items()), sep="\n")
+    return int(any(findings.bad for findings in found.values()))
 
 
 if __name__ == "__main__":
