@@ -58,12 +58,9 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand that the first argument names, and return its exit code.
 
-    Its module ``torchtune_smt.cli.<name>`` (dashes become underscores) is imported only now, and
-    its ``main()`` reads its arguments from ``sys.argv``, as Hydra does, too. Bad input ends it
-    with one line on the standard error output and exit code 1, Ctrl-C and SIGTERM with one line and
-    130 or 143.
-
-    argv: the arguments without the program's name; those of the process by default.
+    Its module is imported only now, and its ``main()`` reads its arguments from ``sys.argv``, as
+    Hydra does, too. Bad input ends it with one line and exit code 1, Ctrl-C and SIGTERM with one
+    line and 130 or 143.
     """
     gc.set_threshold(100_000, 50)
     arguments = list(sys.argv[1:] if argv is None else argv)

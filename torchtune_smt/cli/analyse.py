@@ -73,7 +73,6 @@ def analyse(cfg: DictConfig) -> None:
 
 
 def _found(cfg: DictConfig, **options: Any) -> dict[str, list[Output]]:
-    """Return the outputs of each system; runs that go on are grouped by their seeds."""
     systems = find_systems(cfg.systems, **options)
     if options.get("marker") == METRICS:
         refuse_given(unused_grouping(cfg.systems, systems), HydraConfig.get().overrides.task)

@@ -40,10 +40,7 @@ class Arguments(NamedTuple):
 
 
 def split_arguments(arguments: Sequence[str]) -> Arguments:
-    """Tell overrides and flags apart, wherever they stand.
-
-    Hydra itself takes flags in front of all overrides or behind them, but not in their midst.
-    """
+    """Tell overrides and flags apart; Hydra takes no flags in the midst of overrides."""
     found = vars(get_args_parser().parse_intermixed_args(list(arguments)))
     overrides = found.pop("overrides")
     flags = []
@@ -153,11 +150,9 @@ def systems_option(paths: Sequence[str]) -> str:
 
 
 class Given(NamedTuple):
-    """An option that the user gave.
+    """An option, or the choice of a group, that the user gave.
 
-    option: its name; the choice of a group is an option with the name of the group.
-    text: what was given: the override, or the option's name as it stands in a file.
-    line: where it stands in a file of the user's.
+    text: the override, or the option's name as it stands in a file.
     """
 
     option: str
@@ -190,17 +185,14 @@ def refuse_given(unused: Mapping[str, str], overrides: Iterable[str]) -> None:
 
 
 def reason_against(option: str, unused: Mapping[str, str]) -> str | None:
-    """Return why an option, or the group that it belongs to, has no effect; None if it has one."""
+    """Return why an option, or its group, has no effect; None if it has one."""
     parts = option.split(".")
     names = (".".join(parts[:n]) for n in range(1, len(parts) + 1))
     return next((unused[name] for name in names if name in unused), None)
 
 
 def added_options(command: str, cfg: DictConfig) -> Iterator[Given]:
-    """Yield what the package's own files of a command do not have: of ``+``, of the user's files.
-
-    An option that another one names in ``${...}`` is left out: it is read.
-    """
+    """Yield what the package's own files of a command lack, and is not read in ``${...}``."""
     found = [*_of_command_line(cfg), *_of_files(command, cfg)]
     yield from (given for given in found if not _is_named(cfg, given.option))
 
@@ -248,7 +240,7 @@ def _of_files(command: str, cfg: DictConfig) -> Iterator[Given]:
 
 
 def places_in_own_files(option: str) -> list[tuple[Path, int]]:
-    """Return the chosen files of the user's, and the lines in them, that set an option."""
+    """Return the chosen files of the user's, and the lines, that set an option."""
     places, folders = [], own_folders()
     for group, choice in HydraConfig.get().runtime.choices.items():
         for path in (folder / group / f"{choice}.yaml" for folder in folders):
@@ -300,7 +292,7 @@ def _has(cfg: DictConfig, option: str) -> bool:
 
 
 def _is_named(cfg: DictConfig, option: str) -> bool:
-    """Return whether another option takes its value from one, as in ``model.folder=${foo}/m``."""
+    """Return whether another option takes its value from one: ``model.folder=${foo}/m``."""
     parts = option.split(".")
     whole = [re.escape(".".join(parts[: n + 1])) for n in range(len(parts))]
     wanted = "|".join([*whole, rf"{whole[-1]}[.\[][^}}]*"])

@@ -33,10 +33,7 @@ from torchtune_smt.runs.outputs import Output
 
 
 def compare(cfg: DictConfig, *, show: bool = True) -> None:
-    """Print the scores of each system, and tests against the baseline.
-
-    Not where `show` is false; the report is written in any case.
-    """
+    """Print the scores and tests, unless not to `show` them, and write the report."""
     # A weighted sum has the names of its parts.
     given = ([one] if isinstance(one, str) else one or [""] for one in cfg.metrics or [""])
     for name in chain.from_iterable(given):
@@ -115,10 +112,8 @@ def evaluate() -> int:
 def compare_runs(
     folder: Path, runs: Sequence[Path], *, table: bool, report: bool, flags: Sequence[str] = ()
 ) -> int:
-    """Say how finished runs compare: BLEU of what all of them have translated.
+    """Say how finished runs of a folder compare: BLEU of what all of them have translated.
 
-    folder: of a sweep, in which others may lie besides, or of one run.
-    runs: their folders.
     table: print the table.
     report: write ``report.html`` to the folder.
     flags: ``--config-dir=FOLDER``, where the configuration of the runs came from there, too.

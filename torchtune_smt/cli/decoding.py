@@ -45,10 +45,7 @@ def open_tuned(
     more: Sequence[Any] = (),
     train: Corpus | None = None,
 ) -> Tuned:
-    """Return the decoder and the weights that ``translate`` is configured with.
-
-    `more` and `train` are as for `TunedSystem.open`.
-    """
+    """Return what ``translate`` is configured with; see `TunedSystem.open`."""
     _find_from_place(cfg, settings)
     decoder_class(cfg)
     # Where a run says which model it is, none is built.
@@ -126,7 +123,7 @@ def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
     """Return how ``translate`` is configured by the folder that some weights lie in.
 
     The folder chooses among the configurations of this package and of the user's ``--config-dir``,
-    and these alone name classes. A command asks several times, and composing takes a while.
+    and these alone name classes. Composing takes a while: it is kept for the command.
     """
     command = HydraConfig.get()
     kept = _TAKEN_UP.get(weights)

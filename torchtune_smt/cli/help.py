@@ -45,11 +45,8 @@ _ANOTHER: Final = re.compile(r"  - (\w+)(?:@(\w+))?$")
 
 
 class Sentences(NamedTuple):
-    """What the comments of a configuration file say.
-
-    file: the lines at its top: of the whole.
-    options: of each option, by its name within the group (``solver.sigma``); empty where there is
-        none.
+    """What the comments of a configuration file say: of the whole, and of each option by its name
+    within the group (``solver.sigma``); empty where there is none.
     """
 
     file: list[str]
@@ -59,8 +56,8 @@ class Sentences(NamedTuple):
 def read_sentences(path: Path) -> Sentences:
     """Return the comments of a file, and of those of its folder that it is made of.
 
-    The comment at the top is the file's. Every other one is that of the option behind it, and of
-    those that follow without a comment or a blank line between.
+    A comment is that of the option behind it, and of those that follow without another one or a
+    blank line between.
     """
     found = Sentences([], {})
     comment: list[str] = []
@@ -100,13 +97,7 @@ def read_sentences(path: Path) -> Sentences:
 def help_text(
     command: str, program: str, overrides: Sequence[str] = (), folders: Sequence[Path] = ()
 ) -> str:
-    """Return what ``--help`` prints.
-
-    command: the name of its configuration.
-    program: what was typed to run it.
-    overrides: those given beside ``--help``: options are those of the choices that they make.
-    folders: of more configurations.
-    """
+    """Return what ``--help`` prints of a command, typed as `program`, with some choices."""
     searched = ",".join(str(folder.absolute()) for folder in folders)
     more = [f"hydra.searchpath=[{searched}]"] if folders else []
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
@@ -199,7 +190,7 @@ def _wrapped(sentence: str, indent: str = " " * 6) -> list[str]:
 
 
 def _filled(lines: Sequence[str], indent: str) -> list[str]:
-    """Return sentences that fill lines; commands stay as they are."""
+    """Fill lines with sentences; commands stay as they are."""
     filled = []
     for as_is, some in itertools.groupby(lines, lambda line: bool(_AS_IS.match(line))):
         group = list(some)

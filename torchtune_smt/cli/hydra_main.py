@@ -56,12 +56,8 @@ from torchtune_smt.runs.folder import RunFolder
 
 @dataclass
 class Sweep:
-    """What became of the runs of a sweep; of a single run nothing is known.
-
-    folder: in which the runs lie, once the first has begun.
-    runs: those that were begun.
-    done: the folders of those that ended well.
-    failed: the overrides of those that failed.
+    """What became of the runs of a sweep: the folder, once the first has begun, the number begun,
+    the folders of those that ended well, the overrides of those that failed.
     """
 
     folder: Path | None = None
@@ -70,10 +66,7 @@ class Sweep:
     failed: list[str] = field(default_factory=list)
 
     def do(self, job: Callable[[], Any]) -> Any:
-        """Do a run; one of a sweep may fail without ending the others, and returns NaN then.
-
-        Sweepers that look for the best value take NaN for a failure.
-        """
+        """Do a run; one of a sweep may fail, and returns NaN, which sweepers take for a failure."""
         config = HydraConfig.get()
         if config.mode != RunMode.MULTIRUN:
             return job()
@@ -122,15 +115,11 @@ def hydra_main(
 ) -> Callable[[Callable[[DictConfig], Any]], Callable[..., int]]:
     """Return a decorator: a function of a configuration becomes a command.
 
-    A command reads its arguments from ``sys.argv``, or is given them, takes overrides of its own
-    besides, and returns its exit code.
+    It reads its arguments from ``sys.argv``, or is given them, takes overrides besides, and returns
+    its exit code. Bad input, and an option that is unknown or out of range, end it with a message
+    on the standard error output and exit code 1. Classes of the user's own files can be configured.
 
-    Bad input, and an option that is unknown or out of range, end the command with a message on
-    the standard error output and exit code 1. Flags such as ``--config-dir`` may stand anywhere.
-    Classes of the user's own files can be configured: the current folder is importable for them.
-
-    sweep: told what becomes of the runs of a sweep; a failed one makes the exit code 1, and the
-        caller says which it was.
+    sweep: told what becomes of the runs of a sweep; the caller says which have failed.
     take: puts what else is known into the configuration, once what the user gave has been checked.
     """
 
@@ -221,10 +210,7 @@ def hydra_main(
 
 @contextmanager
 def _mode_known(given: Arguments) -> Iterator[None]:
-    """Within, Hydra does not put the configuration together twice, first to learn its mode.
-
-    Only an option of the user's, or a file of theirs, can say it.
-    """
+    """Within, Hydra does not compose twice, first to learn its mode, unless the user says it."""
     keys = map(override_key, given.overrides)
     told = [key for key in keys if key.startswith("hydra") and not key.startswith(_OF_FOLDERS)]
     told += [flag for flag in given.flags if flag != "--multirun"]
@@ -346,8 +332,7 @@ def config_folders(flags: Iterable[str]) -> list[Path]:
 def make_classes_importable(cfg: DictConfig) -> None:
     """Let classes that are not of this package come from files in the current folder.
 
-    Nothing else is looked for there: whoever runs a command in the folder of a stranger gets no
-    module of it in the place of an installed one.
+    Nothing else is: a folder of a stranger replaces no installed module.
     """
     plain = str(OmegaConf.to_container(cfg))
     if re.search(r"'_target_': '(?!torchtune_smt\.)", plain) and "" not in sys.path:
@@ -355,7 +340,7 @@ def make_classes_importable(cfg: DictConfig) -> None:
 
 
 def _forget_run() -> None:
-    """Remove the folder that Hydra has made for a run, if nothing is in it, nor will be."""
+    """Remove the folder that Hydra has made for a run, if nothing is in it."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     if folder != Path.cwd():
         # Another run may be at work there that has written nothing yet.

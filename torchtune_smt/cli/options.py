@@ -145,7 +145,7 @@ def chosen_name(cfg: DictConfig, choices: Mapping[str, str], group: str) -> str:
 
 
 def is_ours(group: Any) -> bool:
-    """Return whether a group of the configuration names a class of this package."""
+    """Return whether a group names a class of this package."""
     return str(group.get("_target_", "")).startswith(f"{PACKAGE.name}.")
 
 
@@ -161,13 +161,9 @@ def check_values(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:
 
 
 def check_options(cfg: DictConfig) -> None:
-    """Check the values of a composed configuration.
+    """Raise InputError if a value of a composed configuration is missing or out of range.
 
-    Groups may have values that are still to be given, as not every command needs all of a group
-    (see `require_all`).
-
-    Raises InputError: a value is missing, of a wrong type, or out of range; the option is named,
-        and the cure.
+    Groups may have values that are still to be given (see `require_all`).
     """
     for key in cfg:
         if OmegaConf.is_missing(cfg, key):
@@ -198,11 +194,9 @@ def check_options(cfg: DictConfig) -> None:
 
 
 def refuse_removed(overrides: Iterable[str]) -> None:
-    """Raise InputError if ``~option`` removes an option that a command cannot do without.
+    """Raise InputError if ``~option`` removes what a command cannot do without.
 
-    What an argument of a class, or a file of the data, is by default may be had like that.
-
-    overrides: the command line's.
+    Arguments of a class, and files of the data, have defaults.
     """
     for override in overrides:
         if not override.startswith("~"):

@@ -35,10 +35,7 @@ from torchtune_smt.tuners.grouping.tuner import group_learner, option_rules
 
 
 def make_parts(cfg: DictConfig) -> Parts:
-    """Return the parts of a run, made before anything else, so that bad options are found at once.
-
-    Raises InputError: there is no such class, or an argument is out of range or of a wrong type.
-    """
+    """Return the parts of a run, made before all else, so that bad options are found at once."""
     takes, options = tuner_takes(cfg), cfg.tuner
     check_values(cfg, option_rules(class_of(cfg, "tuner")))
     dataset, templates = make_dataset(cfg), make_templates(cfg)
@@ -103,10 +100,7 @@ def _learning(cfg: DictConfig) -> dict[str, Any]:
 def solver_on_lists(
     cfg: DictConfig, solving: Recipe, dense: Callable[[], Collection[str]]
 ) -> SolverOnLists:
-    """Return the configured solver of `tune`, which takes some of the groups.
-
-    Raises InputError: a class is not there, an argument out of range, or without effect.
-    """
+    """Return the configured solver of `tune`, which takes some of the groups."""
     parts = Parts(
         dataset=Dataset("lists", "", ""),
         decoding=Recipe.of(get_class("torchtune_smt.decoders.kbest_files.KBestFiles")),
@@ -123,11 +117,7 @@ def solver_on_lists(
 
 @dataclass(frozen=True)
 class PartsOf:
-    """Makes the parts of a run in another process.
-
-    cfg: the configuration of the run.
-    hydra: what Hydra knows of it.
-    """
+    """Makes the parts of a run in another process, of its configuration and Hydra's."""
 
     cfg: DictConfig
     hydra: Any

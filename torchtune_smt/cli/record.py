@@ -51,11 +51,8 @@ _CHOICE = re.compile(r"\w[\w-]*", re.ASCII)
 class Settings:
     """What a command is told: by its own command line, and by a run that it takes up.
 
-    given: the overrides of the command line.
-    choices: what the run chose of groups.
-    values: what its options were, group by group.
-    overrides: its overrides that the command line does not replace, as they are shown.
-    has_run: whether there is a run that is taken up.
+    choices, values: what the run chose of groups, and what its options were, group by group.
+    overrides: those of the run that the command line does not replace, as they are shown.
     elsewhere: overrides of the run that are of `WHERE`, and are not taken.
     place: the folder in which the run was started, by where its own folder lies now.
     path: where the values stand.
@@ -75,7 +72,7 @@ class Settings:
 
     @property
     def names_model(self) -> bool:
-        """Whether it is said which model is meant, and not left to a default."""
+        """Whether it is said which model is meant, not left to a default."""
         named = ("data", "model", "model.folder")
         return self.has_run or any(override_key(o) in named for o in self.given)
 
@@ -85,7 +82,7 @@ class Settings:
 
     @property
     def may_write_model(self) -> bool:
-        """Whether the user chose where the model lies, and not the folder of a run."""
+        """Whether the user chose where the model lies, not the run."""
         return not self._names_folder or "model.folder" in map(override_key, self.given)
 
     @property
@@ -97,9 +94,6 @@ class Settings:
         """Put the values of the run into a configuration that was composed of its choices.
 
         goes_on: the command is the run's own, and its overrides are those of the run.
-
-        Raises InputError: the run has a class that the configuration does not name, or a value that
-            is not plain.
         """
         if not self.has_run:
             return
@@ -149,10 +143,8 @@ def record(folder: Path, cfg: DictConfig, *, longer: bool = False) -> None:
     Hydra writes them before anybody can say whether a run may be there: what it refuses would
     have replaced the record of the run that is.
 
-    longer: a finished run is being made longer: what it has stays as it is until it has ended
-        again, and so does its record, beside which there is one to resume from.
-
-    Raises InputError: the folder cannot be written to.
+    longer: a finished run is being made longer: its record stays as it is until it has ended again,
+        and there is one beside it to resume from.
     """
     hydra = HydraConfig.get()
     parts = {
@@ -183,11 +175,8 @@ def take_up(
 ) -> Settings:
     """Return what is given now, and what a run recorded in its folder.
 
-    needless: groups that the command makes no use of, and takes nothing of.
-    cure: see `Settings`.
+    needless: groups of which nothing is taken.
     resumes: whether the run goes on, one that was being made longer included.
-
-    Raises InputError: the record is damaged.
     """
     path = folder / CONFIG
     if not (os.path.lexists(path) and os.path.lexists(folder / OVERRIDES)):

@@ -90,12 +90,7 @@ def output_of(cfg: DictConfig) -> Iterator[IO[str]]:
 def risk_order(
     cfg: DictConfig, given: Sequence[str]
 ) -> Callable[[KBestLists, int], KBestLists] | None:
-    """Return what puts lists in the order of their risk and keeps so many; None without mbr.
-
-    given: the overrides of the command line.
-
-    Raises InputError: an option of it is given without mbr, or out of range.
-    """
+    """Return what puts lists in the order of their risk and keeps so many; None without mbr."""
     if not cfg.mbr:
         for override in given:
             if override_key(override).partition(".")[0] in ("metric", "mbr_scale"):

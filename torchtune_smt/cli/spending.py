@@ -73,10 +73,7 @@ _OF_OTHERS: Final[dict[str, Callable[[], set[str]]]] = {
 
 
 def tuner_takes(cfg: DictConfig) -> set[str]:
-    """Return the names of the arguments of the configured tuner's class.
-
-    Raises InputError: there is no such class of tuners.
-    """
+    """Return the names of the arguments of the configured tuner's class."""
     kind = class_of(cfg, "tuner")
     if not inspect.isclass(kind) or not issubclass(kind, Tuner):
         raise InputError(f"tuner._target_={cfg.tuner['_target_']} is no tuner; see docs/extend.md")
@@ -84,7 +81,7 @@ def tuner_takes(cfg: DictConfig) -> set[str]:
 
 
 def learner_class(cfg: DictConfig) -> type[GroupLearner] | None:
-    """Return the class that learns groups for the configured tuner; None: it learns none."""
+    """Return the class that learns groups for the configured tuner; None: none does."""
     if "learning" not in tuner_takes(cfg):
         return None
     return LEARNERS.get(cfg.tuner.get("learning"))
@@ -93,7 +90,6 @@ def learner_class(cfg: DictConfig) -> type[GroupLearner] | None:
 def options_taken(cfg: DictConfig, holder: str, *, at_all: bool = False) -> set[str] | None:
     """Return the options of a part of the configuration that somebody takes; None: any.
 
-    holder: a group, or a part of it that has options of its own (``tuner.solver``).
     at_all: whether those count, too, that are taken with other values of others.
     """
     if holder not in INJECTED:
@@ -144,11 +140,7 @@ def taken_by_others(cfg: DictConfig, *, at_all: bool = True) -> set[str]:
 
 
 def refuse_untaken(command: str, cfg: DictConfig) -> None:
-    """Raise InputError if the command line, or a file of the user's, adds what nobody takes.
-
-    command: the name of the command's configuration.
-    cfg: the composed configuration.
-    """
+    """Raise InputError if the command line, or a file of the user's, adds what nobody takes."""
     for given in added_options(command, cfg):
         reason = _why_untaken(command, cfg, given.option)
         if reason is not None:
@@ -179,12 +171,9 @@ def _why_untaken(command: str, cfg: DictConfig, option: str) -> str | None:
 
 
 def refuse_unused(unused: Mapping[str, str], overrides: Sequence[str]) -> None:
-    """Raise InputError if the command line sets an option that has no effect.
+    """Raise InputError if the user's overrides set an option that has no effect.
 
     What the files of ``conf/`` set, those of ``experiment=`` among them, may have none.
-
-    unused: see `unused_options`.
-    overrides: what the user gave.
     """
     refuse_given(unused, overrides)
     # Where the user has said nothing of noise, lambdas in a file are not meant as a ratio alone.
@@ -199,11 +188,7 @@ def refuse_unused(unused: Mapping[str, str], overrides: Sequence[str]) -> None:
 
 
 def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return the groups and options of ``train`` that have no effect, each with the reason.
-
-    cfg: the composed configuration; values may be missing.
-    choices: what is chosen of each group.
-    """
+    """Return the groups and options of ``train`` without effect, each with the reason."""
     named = partial(chosen_name, cfg, choices)
     return {
         **not_taken_by_decoder(cfg, choices),

@@ -102,9 +102,7 @@ def open_run(
 ) -> tuple[Decoder, FrozenWeights, list[Source]]:
     """Return the decoder of a run, given by its weights, these, and a set as it is to decode it.
 
-    Sentences of ``train`` alone are looked up in the bitext that the decoder's model was built
-    from, and are left out of it, as in tuning. `more` is as for
-    `torchtune_smt.cli.decoding.tuned_of`.
+    Sentences of ``train`` alone are left out of the decoder's model, as in tuning.
     """
     # Most comparisons need no decoder.
     from torchtune_smt.cli.decoding import tuned_of
@@ -127,8 +125,7 @@ def run_on_systems(
 ) -> int:
     """Run a command with the arguments of the process: those that are no options are systems.
 
-    named: takes these paths, from which it may take some away, the options and the flags, and
-        returns the options.
+    named: takes these paths, of which it may take some away, options and flags; returns options.
     """
     overrides, flags = split_arguments(sys.argv[1:])
     paths, options = split_paths(overrides)
@@ -139,10 +136,7 @@ def run_on_systems(
 
 
 def write_table(cfg: DictConfig, styled: Callable[[str], str]) -> None:
-    """Print a table, or write it to ``output``, in the style that is asked for.
-
-    In a terminal that is ``screen`` where none is, and ``folded`` for text: lines have room there.
-    """
+    """Print a table, or write it to ``output``, in the style that is asked for or is read best."""
     style = cfg.table or "markdown"
     if cfg.output in (None, "-") and sys.stdout.isatty() and cfg.table in (None, "text"):
         style = "screen" if cfg.table is None else "folded"

@@ -48,10 +48,7 @@ from torchtune_smt.runs.transcript import Transcript, transcript
 
 
 def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
-    """Tune the configured system; returns the score of dev, for sweeps.
-
-    reported: gets the folder of a run that is to be reported on.
-    """
+    """Tune the configured system; `reported` gets the folder of a run to be reported on."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     own = RunFolder(folder, _folder_option())
     own.check_name()
@@ -179,7 +176,6 @@ def _next_command(cfg: DictConfig, run: Run) -> str:
 
 
 def _how_to_go_on(folder: Path) -> str:
-    """Return what is said when the run was stopped."""
     if is_finished(folder):
         return "the run in its folder is finished"
     if (folder / CHECKPOINT).is_file():

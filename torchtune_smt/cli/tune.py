@@ -105,10 +105,6 @@ def _check_options(cfg: DictConfig) -> None:
 
 
 def _paths(cfg: DictConfig) -> dict[str, list[str]]:
-    """Return the files of lists and references, by the options that name them.
-
-    Raises InputError: one is there twice, or what is to be written would replace what is read.
-    """
     names = [n for n in ("dev", "references", "test", "test_references") if cfg[n] is not None]
     paths = {name: paths_of(name, cfg[name]) for name in names}
     check_apart(paths, ("dev", "test"), ("references", "test_references"))
@@ -122,7 +118,6 @@ def _paths(cfg: DictConfig) -> dict[str, list[str]]:
 
 
 def _solver(cfg: DictConfig, dense: Sequence[str]) -> Any:
-    """Return what finds weights; `dense` will have the names of dense features by then."""
     solving, hydra = recipe(cfg, "tuner.solver", "solve"), HydraConfig.get()
     if solving.names.isdisjoint(_PARTS):
         chosen = f"tuner={hydra.runtime.choices['tuner']}"
@@ -144,10 +139,7 @@ def _read_set(
     metric: Metric,
     strings: StringFeatures | None,
 ) -> ListSet:
-    """Return the lists of dev or test, with their references.
-
-    dense: gets the names of dense features, if it has none.
-    """
+    """Return lists with their references; `dense` gets the names of dense features."""
     test = name == "test"
     own, given = paths[name], paths.get("test_references" if test else "references")
     with named_errors(name):

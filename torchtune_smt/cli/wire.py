@@ -44,8 +44,7 @@ def recipe(cfg: DictConfig, group: str, *methods: str, without: Collection[str] 
     methods: what it must have.
     without: options of the group that are not arguments of the class.
 
-    Raises InputError: there is no such class; or, when it makes the object, an argument is out of
-        range or of a wrong type.
+    Raises InputError: there is no such class; or, when it makes the object, an argument is bad.
     """
     made = _made(group, arguments(cfg, group), methods, without)
     return Recipe(class_of(cfg, group), made, OmegaConf.select(cfg, group))
@@ -113,10 +112,7 @@ def make_dataset(cfg: DictConfig, *needed: str) -> Dataset:
 
 
 def class_of(cfg: DictConfig, group: str) -> Any:
-    """Return the class that a group of the configuration names.
-
-    Raises InputError: there is no such class, or its module fails.
-    """
+    """Return the class that a group of the configuration names."""
     target = str(OmegaConf.select(cfg, group)["_target_"])
     try:
         kind = get_object(target)
@@ -132,10 +128,7 @@ def class_of(cfg: DictConfig, group: str) -> Any:
 
 
 def _why_missing(error: BaseException) -> str:
-    """Return why there is no such class, or where its module fails, in one line.
-
-    error: what Hydra raised when it looked for them; it says what its cause is.
-    """
+    """Return why there is no such class, or where its module fails, in one line."""
     cause = error.__cause__ or error
     if isinstance(cause, SyntaxError) and cause.filename is not None:
         place = f"{from_here(Path(cause.filename))}:{cause.lineno}"
@@ -190,8 +183,7 @@ def check_scalars(group: str, made: functools.partial[Any]) -> None:
 def arguments(cfg: DictConfig, group: str) -> dict[str, Any]:
     """Return a group's class and arguments.
 
-    Where an override names another class, the arguments that the group's file has for its own one
-    are left out: the other takes those given beside it.
+    Where an override names another class, the file's arguments for its own one are left out.
     """
     # What is nested may refer to other groups, which it loses sight of as an argument.
     found: dict[str, Any] = {
