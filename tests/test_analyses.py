@@ -1,7 +1,5 @@
 """Analyses of features and of texts: by brute force, and as commands on what was planted."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import yaml
-from commands import Outcome, Run, example_source, run_command
+from commands import Outcome, example_source, run_command
 from hypothesis import example, given
 from hypothesis import strategies as st
 from small_lists import put, weights_of
@@ -72,7 +70,7 @@ WEIGHTS = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([-2.0, -1.0, 0
 
 
 @given(WEIGHTS, WEIGHTS)
-def test_counts_of_overlap(first: Values, second: Values) -> None:
+def test_counts_of_overlap(first, second):
     dense = {"LM", "Glue"}
     sets = [FeatureSet(n, w, dense, True) for n, w in (("a", first), ("b", second))]
     found = {one.template: one for one in overlap(*sets)}
@@ -98,7 +96,7 @@ def test_counts_of_overlap(first: Values, second: Values) -> None:
 
 
 @pytest.mark.parametrize("count", range(3, 12))
-def test_weights_of_a_group_have_no_correlation(count: int) -> None:
+def test_weights_of_a_group_have_no_correlation(count):
     equal = {f"r:{i}": 0.1 for i in range(count)}
     others = {name: float(i) for i, name in enumerate(equal)}
     for pair in ((equal, others), (others, equal), (equal, equal)):
@@ -106,7 +104,7 @@ def test_weights_of_a_group_have_no_correlation(count: int) -> None:
         assert all(one.correlation is None for one in found)
 
 
-def test_a_file_of_lists_tells_which_features_are_dense(tmp_path: Path) -> None:
+def test_a_file_of_lists_tells_which_features_are_dense(tmp_path):
     names = ["LanguageModel", "LanguageModel_OOV", "Glue", "-", "50%", "WT_a~x"]
     for name in "ab":
         weights = FrozenWeights.of(dict.fromkeys(names, 0.5))
@@ -119,7 +117,7 @@ def test_a_file_of_lists_tells_which_features_are_dense(tmp_path: Path) -> None:
     }
 
 
-def test_dense_features() -> None:
+def test_dense_features():
     names = ["LM0_0", "TM0_3", "Glue", "LanguageModel_OOV", "WT_a~b", "WT_10~10", "rule_id:a~b_1"]
     assert dense_features(names[:4] + names[6:], moses=False) == set(names[:4])
     assert dense_features(names, moses=True) == {"LM0_0", "TM0_3", "Glue"}
@@ -132,7 +130,7 @@ def test_dense_features() -> None:
     assert dense_by_names(ours + moses) == {*ours[:3], *moses[:3]}
 
 
-def test_weights_of_two_runs(run: Run, tmp_path: Path) -> None:
+def test_weights_of_two_runs(run, tmp_path):
     """A file whose overlap with the run is planted."""
     weights = weights_of(run.weights)
     rules = sorted(name for name in weights if name.startswith("rule_id:"))
@@ -156,7 +154,7 @@ def test_weights_of_two_runs(run: Run, tmp_path: Path) -> None:
     assert f"A: {run.folder}" in re.findall(r"<!-- (.*?) -->", picture.read_text())
 
 
-def test_decoded_sets_are_those_of_n_best_lists(run: Run, tmp_path: Path) -> None:
+def test_decoded_sets_are_those_of_n_best_lists(run, tmp_path):
     """What fires where a set is decoded is what `translate` writes of it."""
     lists, fired = {}, {}
     for split in ("dev", "test"):
@@ -191,7 +189,7 @@ OF_RIVALS = st.dictionaries(st.sampled_from(RIVALS), st.sampled_from([-1.0, -0.5
 @given(OF_RIVALS, OF_RIVALS)
 @example({"r:a~x": 1, "r:a~z": 1}, {"r:a~y": 1, "r:a~z": 1})
 @example({"r:a~x": 1, "r:a~y": 1, "r:a~z": 0.25}, {"r:a~x": -1, "r:a~y": -0.5, "r:a~z": -0.5})
-def test_disagreements(first: Values, second: Values) -> None:
+def test_disagreements(first, second):
     # Inserted words are no rivals, and neither is what has no left part.
     assert [left_part(name) for name in (*RIVALS, "W_a~b", "W_~b")] == (
         [*["r:a"] * 3, *["r:b"] * 2, "s:a", *[None] * 4, "W_a", None]
@@ -215,7 +213,7 @@ def test_disagreements(first: Values, second: Values) -> None:
 
 
 @pytest.fixture
-def corpora(tmp_path: Path) -> Path:
+def corpora(tmp_path):
     """Weights of a corpus with American and of one with British spelling."""
     american = {"programm~program": 0.5, "programm~programme": -0.25, "das~that": 0.1, "x~y": 1}
     british = {"programm~program": -0.5, "programm~programme": 0.75, "das~that": 0.3, "x~": 0.1}
@@ -226,7 +224,7 @@ def corpora(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_planted_rivals(corpora: Path) -> None:
+def test_planted_rivals(corpora):
     assert cells(analyse(corpora, "adaptation", "us", "uk", "table=csv", "plot=weights.svg")) == [
         ["rule_id:programm", "program", "us", "0.5", "-0.5", "0.75"],
         ["rule_id:programm", "programme", "uk", "-0.25", "0.75", "0.75"],
@@ -252,11 +250,9 @@ WORDS = st.sampled_from(["program", "programme", "a", ":"])
     st.lists(st.lists(st.lists(WORDS, max_size=5), max_size=2), max_size=5),
     st.lists(st.tuples(st.lists(WORDS, max_size=3), st.lists(WORDS, max_size=3)), max_size=8),
 )
-def test_counts_of_spellings(
-    references: list[list[list[str]]], rules: list[tuple[list[str], list[str]]]
-) -> None:
+def test_counts_of_spellings(references, rules):
     # As names are spelt: a colon is no word of a name.
-    def named(words: list[str]) -> list[str]:
+    def named(words):
         return ["%3A" if word == ":" else word for word in words]
 
     names = [name for s, t in rules for name in RuleId().features(named(s), named(t))]
@@ -269,7 +265,7 @@ def test_counts_of_spellings(
 
 
 @pytest.fixture
-def tuned(tmp_path: Path) -> Path:
+def tuned(tmp_path):
     """A run that was tuned on American English, and one that was on a sample of British."""
     us, uk = ["the program", "a program of programs"], [f"the programme {n}" for n in range(9)]
     sparse: dict[str, Values] = {
@@ -291,7 +287,7 @@ def tuned(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_planted_spellings(tuned: Path) -> None:
+def test_planted_spellings(tuned):
     given = ["spellings", "us", "uk", "words=[program,programme,'3']"]
     outcome = analyse(tuned, *given, "table=csv", "plot=spellings.svg")
     drawn = Sentences.of([[]] * 9, [[["x"]]] * 9).drawn(4, 7)
@@ -327,7 +323,7 @@ def longest_common_subsequence(first: list[str], second: list[str]) -> int:
 
 
 @given(SENTENCES, SENTENCES)
-def test_segments_have_the_same_words_in_another_order(first: list[str], second: list[str]) -> None:
+def test_segments_have_the_same_words_in_another_order(first, second):
     found = segments(first, second)
     for segment in found:
         assert Counter(segment.first) == Counter(segment.second)
@@ -339,7 +335,7 @@ def test_segments_have_the_same_words_in_another_order(first: list[str], second:
 
 
 @given(st.permutations("abcdefgh"))
-def test_segments_are_the_shortest(order: list[str]) -> None:
+def test_segments_are_the_shortest(order):
     """Of different words: those that inversions tie together."""
     words = list("abcdefgh")
     group = {word: {word} for word in words}
@@ -358,10 +354,8 @@ def test_segments_are_the_shortest(order: list[str]) -> None:
 
 
 @given(SENTENCES, st.randoms(use_true_random=False), st.lists(SENTENCES, max_size=2))
-def test_order_of_any_reference(
-    first: list[str], random: object, references: list[list[str]]
-) -> None:
-    second = sorted(first, key=lambda _: random.random())  # type: ignore[attr-defined]
+def test_order_of_any_reference(first, random, references):
+    second = sorted(first, key=lambda _: random.random())
     has = [False, False]
     for reference in references:
         ours, theirs = ([word for word in side if word in reference] for side in (first, second))
@@ -372,7 +366,7 @@ def test_order_of_any_reference(
     assert reference_order(Segment(first, second), references) == expected
 
 
-def test_planted_orders(tmp_path: Path) -> None:
+def test_planted_orders(tmp_path):
     texts = {
         "a": ["x y z", "a b c d", "same here", "p q"],
         "b": ["y x z", "c d a b", "same here", "q p"],
@@ -393,7 +387,7 @@ def test_planted_orders(tmp_path: Path) -> None:
     assert "- the first 1 of 3 rows\n" in text
 
 
-def test_sentences_of_which_something_is_said(run: Run) -> None:
+def test_sentences_of_which_something_is_said(run):
     """Those whose source matches; what a run translates is read from its folder."""
     lines = read_lines(run.folder / "test.translations.txt")
     put(run.place, {"turned": [" ".join(reversed(line.split())) for line in lines]})
@@ -427,13 +421,13 @@ def shard(begin: float, long: float) -> Values:
         ([DEV], []),
     ],
 )
-def test_how_long_rounds_took(lines: list[Values], expected: list[float], tmp_path: Path) -> None:
+def test_how_long_rounds_took(lines, expected, tmp_path):
     steps = iter((0, 20, 30, 30, 50, 60, 60, 80))
     put(tmp_path, {"metrics.jsonl": [json.dumps({"step": next(steps)} | x) for x in lines]})
     assert round_seconds(read_metrics(tmp_path)).tolist() == pytest.approx(expected)
 
 
-def test_planted_progress(run: Run, tmp_path: Path) -> None:
+def test_planted_progress(run, tmp_path):
     """Two seeds of one system, and a run that is not as far; and a run as it is."""
     written = {"new": ([{"step": 0, "bleu/dev": 41.0}], 0)}
     for seed, scores in ((1, [40, 52, 50]), (2, [42, 43, 48])):
@@ -482,7 +476,7 @@ def score(row: Mapping[str, float], weights: Mapping[str, float]) -> float:
 
 
 @given(VALUES, VALUES, VALUES, VALUES)
-def test_what_features_add(ours: Values, theirs: Values, first: Values, second: Values) -> None:
+def test_what_features_add(ours, theirs, first, second):
     found = contributions((ours, theirs), (first, second))
     for n, weights in enumerate((first, second)):
         lead = sum(one[2 + n] for one in found)
@@ -511,7 +505,7 @@ def test_what_features_add(ours: Values, theirs: Values, first: Values, second: 
 
 
 @pytest.fixture(scope="module")
-def dense(run: Run) -> Path:
+def dense(run):
     """A run like the first, as if it had been tuned with dense features alone."""
     folder = run.place / "as_dense"
     shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
@@ -528,7 +522,7 @@ Translations = list[tuple[str, Values]]
 
 
 @pytest.fixture(scope="module")
-def every(run: Run, dense: Path) -> tuple[Translations, Translations]:
+def every(run, dense):
     """What `translate` makes of test with both runs, with the features that the first one has."""
     found: list[Translations] = []
     for weights, more in ((run.weights, []), (dense / "weights.txt", ["features=sparse"])):
@@ -541,9 +535,7 @@ def every(run: Run, dense: Path) -> tuple[Translations, Translations]:
     return found[0], found[1]
 
 
-def test_two_systems_explained(
-    run: Run, dense: Path, every: tuple[Translations, Translations]
-) -> None:
+def test_two_systems_explained(run, dense, every):
     """Features are those of derivations that the same weights choose with all templates."""
     weights = weights_of(run.weights), weights_of(dense / "weights.txt")
     number = next(n for n, (a, b) in enumerate(zip(*every, strict=True), 1) if a[0] != b[0])
@@ -581,7 +573,7 @@ def test_two_systems_explained(
 # Tables and bad input
 
 
-def test_tables() -> None:
+def test_tables():
     table = Table(["f", "n", "w"], [["[1]_a|b", 1234, 0.123456], ["", None, -12345.6]], ["said"])
     assert table.text() == "f            n          w\n[1]_a|b  1,234     0.1235\n" + (
         "                -12,345.6\n\nsaid\n"
@@ -619,7 +611,7 @@ BAD: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD)
-def test_bad_input(tuned: Path, arguments: list[str], message: str) -> None:
+def test_bad_input(tuned, arguments, message):
     put(tuned, {"own": {"a:b": 1.0}, "twin": {"a:b": 1.0}, "other": {"c:d": 1.0}})
     put(tuned, {"text": "word\n", "x": "y\n"})
     put(tuned, {"bad/config.yaml": "data: {}\ntuner: {tune_on: test}\nseed: 1\n"})
@@ -638,7 +630,7 @@ def split(texts: list[str]) -> list[list[str]]:
     return [text.split() for text in texts]
 
 
-def test_word_f1() -> None:
+def test_word_f1():
     # a: 4 times, b: 3 times, c, d, e: once; x: never.
     systems = [split(["a b b x", "a a e"]), split(["d b a", "e"])]
     found = word_f1(systems, [split(row) for row in REFERENCES])
@@ -650,7 +642,7 @@ def test_word_f1() -> None:
     assert often == pytest.approx([100, 200 * 1 / (1 + 3)])
 
 
-def test_scores_of_sentences() -> None:
+def test_scores_of_sentences():
     systems = {"good": ["a b b c", "a a e"], "bad": ["a x b c", "e"]}
     scores = SentenceScores(systems, REFERENCES)
     assert scores.gains("good").tolist() == pytest.approx([100, 100])
@@ -666,7 +658,7 @@ def test_scores_of_sentences() -> None:
     assert extremes(np.zeros(3), 2) == ([], [])
 
 
-def test_planted_ngrams_are_found() -> None:
+def test_planted_ngrams_are_found():
     generator = np.random.default_rng(0)
     pool = [f"w{i}" for i in range(30)]
     references = [list(generator.choice(pool, 10)) for _ in range(60)]
@@ -681,7 +673,7 @@ def test_planted_ngrams_are_found() -> None:
 
 
 @given(SENTENCES, SENTENCES)
-def test_alignment(first: list[str], second: list[str]) -> None:
+def test_alignment(first, second):
     pieces = align(first, second)
     assert [w for piece in pieces for w in piece.first] == first
     assert [w for piece in pieces for w in piece.second] == second

@@ -1,7 +1,5 @@
 """The commands, on a small model of the bundled example."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys
@@ -42,7 +40,7 @@ def bleu(lines: list[str], split: str = "test") -> float:
 # train
 
 
-def test_files_of_a_run(run: Run) -> None:
+def test_files_of_a_run(run):
     names = {path.name for path in run.folder.iterdir()}
     # From the checkpoint the run can be made longer.
     own = {"tensorboard", ".hydra", "checkpoint.pt", "checkpoint.names"}
@@ -62,7 +60,7 @@ def test_files_of_a_run(run: Run) -> None:
     assert f"active features: {len(weights):,} (12 dense, " in run.outcome.out
 
 
-def test_bleu_that_is_printed_is_that_of_the_translations(run: Run) -> None:
+def test_bleu_that_is_printed_is_that_of_the_translations(run):
     for split in ("dev", "test"):
         lines = read_lines(run.folder / f"{split}.translations.txt")
         found = re.search(rf"^{split} +([\d.]+) +([\d.]+) +([+-][\d.]+)$", run.outcome.out, re.M)
@@ -74,7 +72,7 @@ def test_bleu_that_is_printed_is_that_of_the_translations(run: Run) -> None:
     assert re.search(r"^signature: nrefs:2\|case:mixed\|.*tok:none", run.outcome.out, re.M)
 
 
-def test_metrics_and_tensorboard_events(run: Run) -> None:
+def test_metrics_and_tensorboard_events(run):
     lines = run.metrics()
     steps = [line["step"] for line in lines]
     assert steps == sorted(steps) and (steps[0], steps[-1]) == (0, 60)
@@ -93,7 +91,7 @@ def test_metrics_and_tensorboard_events(run: Run) -> None:
     assert f"best epoch: {1 + scores.index(max(scores))}\n" in run.outcome.out
 
 
-def test_resolved_configuration(run: Run) -> None:
+def test_resolved_configuration(run):
     text = (run.folder / "config.yaml").read_text()
     assert "${" not in text
     config = OmegaConf.create(text)
@@ -101,13 +99,13 @@ def test_resolved_configuration(run: Run) -> None:
     assert (run.place / config.model.folder / "model.json").is_file()
 
 
-def test_one_seed_one_result_in_any_number_of_threads(run: Run) -> None:
+def test_one_seed_one_result_in_any_number_of_threads(run):
     again = train(run.place, "again", "threads=1")
     assert "building the model" not in again.outcome.out
     assert again.bytes() == run.bytes()
 
 
-def test_tuning_starts_from_a_weights_file(run: Run) -> None:
+def test_tuning_starts_from_a_weights_file(run):
     second = train(run.place, "second", "init=file", f"init.file={run.weights}")
     tuned = run.metrics()[-1]
     assert second.metrics()[0]["bleu/dev"] == tuned["bleu/dev_tuned"]
@@ -115,7 +113,7 @@ def test_tuning_starts_from_a_weights_file(run: Run) -> None:
     assert "weights are left out" not in second.outcome.out
 
 
-def test_start_weights_of_features_that_are_not_in_use(run: Run) -> None:
+def test_start_weights_of_features_that_are_not_in_use(run):
     names = weights_of(run.weights)
     sparse = [name for name in names if ":" in name]
     file = f"init.file={run.weights}"
@@ -128,13 +126,13 @@ def test_start_weights_of_features_that_are_not_in_use(run: Run) -> None:
     assert "test BLEU" not in dense.outcome.out
 
 
-def test_start_weights_of_features_that_are_not_there(run: Run) -> None:
+def test_start_weights_of_features_that_are_not_there(run):
     options = [*MODEL, *SMALL, "+init.values.LanguagModel=1", "hydra.run.dir=bad"]
     said = "there is no feature LanguagModel at the start, and init.values.LanguagModel would"
     run_command("train", *options, folder=run.place).refused(said)
 
 
-def test_tuning_on_the_bitext(whole_place: Path) -> None:
+def test_tuning_on_the_bitext(whole_place):
     folds = train(whole_place, "folds", "tuner.tune_on=train", "lm=folds")
     full = train(whole_place, "full", "tuner.tune_on=train", "lm=full")
     # What a full language model has memorised comes out better than it is.
@@ -142,7 +140,7 @@ def test_tuning_on_the_bitext(whole_place: Path) -> None:
     assert "tuning on 30 sentences of the bitext" in folds.outcome.out
 
 
-def test_several_runs_with_one_command(run: Run) -> None:
+def test_several_runs_with_one_command(run):
     options = ["-m", *MODEL, *SMALL, "seed=1,2", "hydra.sweep.dir=sweep"]
     run_command("train", *options, folder=run.place).check()
     assert Run(run.place, "sweep/0", run.outcome).bytes() == run.bytes()
@@ -152,14 +150,14 @@ def test_several_runs_with_one_command(run: Run) -> None:
 # translate and evaluate
 
 
-def test_translations_are_those_of_the_run(run: Run) -> None:
+def test_translations_are_those_of_the_run(run):
     output = run.place / "new" / "test.out"
     assert translate(run, f"input={EXAMPLE / 'test.de'}", f"output={output}") == ""
     assert output.read_bytes() == (run.folder / "test.translations.txt").read_bytes()
     assert [path.name for path in output.parent.iterdir()] == ["test.out"]
 
 
-def test_lists_of_the_best_translations(run: Run) -> None:
+def test_lists_of_the_best_translations(run):
     weight = weights_of(run.weights)
     output = run.place / "test.nbest.gz"
     translate(run, f"input={EXAMPLE / 'test.de'}", f"output={output}", "n_best=5")
@@ -181,9 +179,7 @@ def test_lists_of_the_best_translations(run: Run) -> None:
     assert first == read_lines(run.folder / "test.translations.txt")
 
 
-def test_each_line_of_the_standard_input_is_answered(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_line_of_the_standard_input_is_answered(run, monkeypatch):
     """The answers to what has arrived are there before more is asked for."""
     lines = (EXAMPLE / "test.de").read_bytes().splitlines(keepends=True)
     pieces = [lines[0], lines[1], lines[2] + lines[3][:3], lines[3][3:], b"".join(lines[4:])]
@@ -191,7 +187,7 @@ def test_each_line_of_the_standard_input_is_answered(
     answered = []
 
     class Pipe(io.BytesIO):
-        def read1(self, size: int = -1) -> bytes:
+        def read1(self, size=-1):
             assert isinstance(sys.stdout, io.StringIO)
             answered.append(sys.stdout.getvalue().count("\n"))
             return pieces.pop(0) if pieces else b""
@@ -221,9 +217,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("bad", "number"), [*((bad, 4) for bad in BAD_LINES), (b"|||", 1), (b"\xff", 6)]
 )
-def test_a_bad_line_loses_none_before_it(
-    run: Run, monkeypatch: pytest.MonkeyPatch, bad: bytes, number: int
-) -> None:
+def test_a_bad_line_loses_none_before_it(run, monkeypatch, bad, number):
     given = [line.encode() for line in example_source("test")[:5]]
     answers = read_lines(run.folder / "test.translations.txt")[:5]
     given.insert(number - 1, bad)
@@ -237,9 +231,7 @@ def test_a_bad_line_loses_none_before_it(
 @pytest.mark.parametrize(
     ("where", "on_error"), [("pipe", "copy"), ("file", "skip"), ("file to file", "copy")]
 )
-def test_bad_lines_are_copied_or_skipped(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, where: str
-) -> None:
+def test_bad_lines_are_copied_or_skipped(run, tmp_path, monkeypatch, on_error, where):
     given = [line.encode() for line in example_source("test")[:6]]
     data = b"".join(b"%s\n%s\n" % pair for pair in zip(BAD_LINES, given, strict=True))
     pipe(monkeypatch, data)
@@ -265,7 +257,7 @@ def test_bad_lines_are_copied_or_skipped(
         assert [line.split(" ||| ")[0] for line in lists] == [*"13579", "11"]
 
 
-def test_text_as_people_type_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_as_people_type_it(run, monkeypatch):
     kept = ["http://www.example.org/a?b=c", "10:30", "3/4", "me@example.org", "<b>"]
     lines = ["Wo ist der Bahnhof?", "wo ist der bahnhof ?", f"Um {', '.join(kept)}."]
     pipe(monkeypatch, "\n".join(lines).encode())
@@ -276,7 +268,7 @@ def test_text_as_people_type_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert all(what in copied.removesuffix(".").replace(",", "").split() for what in kept)
 
 
-def test_every_line_gets_a_translation(run: Run, tmp_path: Path) -> None:
+def test_every_line_gets_a_translation(run, tmp_path):
     lines = ["", "xyzzy plugh", " ".join(["der zug fährt ab ."] * 40), "   ", "ja", "\x85 \u2028"]
     (tmp_path / "in").write_text("\n".join(lines))
     raw = ["data.normalize=false", "data.tokenize=false"]
@@ -296,7 +288,7 @@ def test_every_line_gets_a_translation(run: Run, tmp_path: Path) -> None:
 # What a run recorded
 
 
-def test_the_model_is_the_one_of_the_run(run: Run, place: Path) -> None:
+def test_the_model_is_the_one_of_the_run(run, place):
     """A grammar and a language model in files, which translate finds again by the weights."""
     model = place / "outputs" / "models" / "example"
     write_grammar(place / "rules.gz", load_grammar(model / "grammar"))
@@ -314,7 +306,7 @@ def test_the_model_is_the_one_of_the_run(run: Run, place: Path) -> None:
 # The user's own files
 
 
-def test_files_of_the_user(place: Path, tmp_path: Path) -> None:
+def test_files_of_the_user(place, tmp_path):
     """Raw text is tokenised and lowercased; then it is the example's."""
     sets = []
     for split, ends in (("train", ["de", "en"]), ("dev", ["de", "en.0", "en.1"])):
@@ -350,7 +342,7 @@ def test_files_of_the_user(place: Path, tmp_path: Path) -> None:
     assert again.out == (own.folder / "dev.translations.txt").read_text()
 
 
-def test_build_model(place: Path) -> None:
+def test_build_model(place):
     options = ["data=example", "model.folder=built", "model.folds=0", *MODEL[:1]]
     built = run_command("build_model", *options, folder=place).check()
     assert "training bitext: 300 sentences" in built.out
@@ -376,14 +368,14 @@ def composed(name: str, *overrides: str) -> DictConfig:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_composes(name: str) -> None:
+def test_every_experiment_composes(name):
     """All choices of the other groups are made in test_unread_options and test_combinations."""
     config = composed("train", f"experiment={name}")
     check_options(config)
     OmegaConf.to_container(config, resolve=True)
 
 
-def test_options_of_ones_own_classes_are_their_own_business() -> None:
+def test_options_of_ones_own_classes_are_their_own_business():
     """What an option may be is told by the class that takes it, and not by the option's name."""
     own = {"_target_": "my_module.MyDecoder", "k": "many", "max_span": None}
     config = composed("translate", "weights=a", "input=b")

@@ -3,11 +3,9 @@
 Objects are made as ``train`` makes them; what is decoded are a few short lists, in this process.
 """
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +142,7 @@ class Toy:
 
 
 @pytest.fixture(scope="module")
-def cfg(repository: Path) -> Iterator[DictConfig]:
+def cfg(repository):
     """The configuration of ``train``, with the cost of a toy; groups of it are replaced."""
     with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
         found = compose("train", ["tuner.batch_size=2", "sampler.candidates=20", "sampler.pairs=5"])
@@ -167,15 +165,13 @@ class Choose:
 
 
 @pytest.fixture
-def choose(cfg: DictConfig, repository: Path) -> Choose:
+def choose(cfg, repository):
     return Choose(cfg, repository / "conf")
 
 
 @pytest.mark.parametrize("regularizer", REGULARIZERS)
 @pytest.mark.parametrize("optimizer", TAKEN)
-def test_together(
-    optimizer: str, regularizer: str, cfg: DictConfig, choose: Choose, tmp_path: Path
-) -> None:
+def test_together(optimizer, regularizer, cfg, choose, tmp_path):
     choose("optimizer", optimizer)
     choose("regularizer", regularizer)
     if regularizer not in TAKEN[optimizer]:
@@ -209,7 +205,7 @@ def test_together(
 
 
 @pytest.mark.parametrize("optimizer", TAKEN)
-def test_apart(optimizer: str, cfg: DictConfig, choose: Choose, tmp_path: Path) -> None:
+def test_apart(optimizer, cfg, choose, tmp_path):
     """Two shards, and stale gradients: they learn, and not what one after the other does."""
     choose("optimizer", optimizer)
     choose("loss", "logistic")
@@ -228,7 +224,7 @@ def test_apart(optimizer: str, cfg: DictConfig, choose: Choose, tmp_path: Path) 
             assert toy.quality() > toy.before + 0.1, case
 
 
-def test_stale_gradients_of_each_pair_are_refused_before_anything_is_read(place: Path) -> None:
+def test_stale_gradients_of_each_pair_are_refused_before_anything_is_read(place):
     options = ["parallel=stale", "loss=hinge", "model.folder=combinations_never"]
     outcome = run_command("train", *options, "hydra.run.dir=combinations_no_run", folder=place)
     assert outcome.code == 1
@@ -238,7 +234,7 @@ def test_stale_gradients_of_each_pair_are_refused_before_anything_is_read(place:
         assert not (place / folder).exists()
 
 
-def test_all_choices_are_here(repository: Path) -> None:
+def test_all_choices_are_here(repository):
     tables = {
         "optimizer": TAKEN,
         "regularizer": REGULARIZERS,

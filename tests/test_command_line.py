@@ -1,13 +1,10 @@
 """Flags of the command line, wherever they stand, for every command."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
-from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, Run, run_command, train_until_saved
+from commands import MODEL, SMALL, run_command, train_until_saved
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from small_lists import put
@@ -32,9 +29,7 @@ overrides = st.lists(st.sampled_from(["a=1", "+a.b=[x,y]", "~c", "++d='--e'", "f
 
 
 @given(overrides=overrides, flags=st.sets(st.sampled_from(list(FLAGS))), data=st.data())
-def test_flags_and_overrides_are_told_apart(
-    overrides: list[str], flags: set[str], data: st.DataObject
-) -> None:
+def test_flags_and_overrides_are_told_apart(overrides, flags, data):
     pieces = [[override] for override in overrides]
     for flag in data.draw(st.permutations(sorted(flags))):
         at = data.draw(st.integers(0, len(pieces)))
@@ -50,15 +45,13 @@ OWN = "loss=mine"
 
 
 @pytest.fixture
-def own(place: Path) -> Path:
+def own(place):
     """A folder of configurations of the user's own."""
     put(place / "settings", {"loss/mine.yaml": LOSS})
     return place / "settings"
 
 
-def test_the_folder_of_configurations_of_translate_and_resume(
-    run: Run, place: Path, own: Path
-) -> None:
+def test_the_folder_of_configurations_of_translate_and_resume(run, place, own):
     flag, name = ["--config-dir", "settings"], "own_folder"
     train_until_saved(place, *MODEL, *SMALL, OWN, f"hydra.run.dir={name}", *flag)
     run_command("train", f"resume={name}", folder=place).refused(
@@ -74,7 +67,7 @@ def test_the_folder_of_configurations_of_translate_and_resume(
         assert run_command("translate", *arguments, *more, folder=place).check().out == expected
 
 
-def test_another_configuration(place: Path, run: Run) -> None:
+def test_another_configuration(place, run):
     put(place / "more", {"mine.yaml": "defaults:\n- train\n- _self_\nseed: 77\n"})
     arguments = ["-cn", "mine", "features=dense", "--config-dir", "more", "lm=full", "--cfg=job"]
     out = run_command("train", *arguments, folder=place).check().out
@@ -82,13 +75,13 @@ def test_another_configuration(place: Path, run: Run) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["C"]), min_size=1))
-def test_what_is_said_can_be_typed(text: str) -> None:
+def test_what_is_said_can_be_typed(text):
     assume("${" not in text)
     (word,) = shlex.split(typed("resume", text))
     assert value_of([word], "resume") == text
 
 
-def test_what_cannot_be_read_is_named_with_its_cure(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named_with_its_cure(tmp_path):
     for command, argument in (("train", "resume=ä"), ("translate", "weights=ä"), ("train", "foo")):
         said = f"error: {argument}: cannot be read as OPTION=VALUE", "as in output=\"'a, b.txt'\""
         run_command(command, argument, folder=tmp_path).refused(*said)

@@ -1,7 +1,5 @@
 """Runs, sweeps, files and weights side by side."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import yaml
-from commands import Outcome, Run, example_target, run_command
+from commands import Outcome, example_target, run_command
 from small_lists import put
 
 from torchtune_smt.cli.systems import find_systems
@@ -39,7 +37,7 @@ def leave_out(lines: list[str], number: int, every: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def sweep(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweep(run, tmp_path_factory):
     """A folder with a sweep over two losses and three seeds, as if the runs had been made."""
     folder = tmp_path_factory.mktemp("compare") / "sweep"
     lines = read_lines(run.folder / "test.translations.txt")
@@ -58,7 +56,7 @@ def bleu(path: Path) -> sacrebleu.metrics.bleu.BLEUScore:
     return sacrebleu.corpus_bleu(read_lines(path), references, tokenize="none", force=True)
 
 
-def test_a_sweep_is_systems_times_seeds(sweep: Path) -> None:
+def test_a_sweep_is_systems_times_seeds(sweep):
     found = compare(sweep.parent, sweep, "table=csv", FEW).rows()
     assert [(row["metric"], row["system"]) for row in found] == [
         (metric, f"loss={loss}")
@@ -90,7 +88,7 @@ def test_a_sweep_is_systems_times_seeds(sweep: Path) -> None:
     assert (again[1]["p"], again[0]["p_runs"]) == ("", other["p_runs"])
 
 
-def test_tables(sweep: Path) -> None:
+def test_tables(sweep):
     text = compare(sweep.parent, sweep, "metrics=[bleu,ter]", FEW).check().out
     table = [line for line in text.splitlines() if line.startswith("|")]
     head = "system runs BLEU 95% s_sel s_opt p-over-runs p BP 1-grams 2-grams 3-grams 4-grams"
@@ -109,7 +107,7 @@ def test_tables(sweep: Path) -> None:
     assert [line.count("&") for line in tex.splitlines() if line.endswith(r"\\")] == [12] * 3
 
 
-def test_evaluate_is_compare_on_one_system(sweep: Path) -> None:
+def test_evaluate_is_compare_on_one_system(sweep):
     paths = sweep / "0", sweep / "0" / "test.translations.txt"
     text = compare(sweep.parent, paths[0], FEW, command="evaluate").check().out
     score = bleu(paths[1])
@@ -121,7 +119,7 @@ def test_evaluate_is_compare_on_one_system(sweep: Path) -> None:
     assert compare(sweep.parent, paths[0], *wide).check().out == text
 
 
-def test_weights_translate(run: Run) -> None:
+def test_weights_translate(run):
     weights, lists = run.weights, run.place / "compared.nbest"
     translate = [f"weights={weights}", f"input={EXAMPLE / 'test.de'}", f"output={lists}"]
     run_command("translate", *translate, "n_best=5", folder=run.place).check()
@@ -140,7 +138,7 @@ def test_weights_translate(run: Run) -> None:
     assert translated["score"] == stored["score"]
 
 
-def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
+def test_bad_systems(sweep, tmp_path):
     copy, file = tmp_path / "copy", sweep / "1" / "test.translations.txt"
     shutil.copytree(sweep / "0", copy)
     config = yaml.safe_load((copy / "config.yaml").read_text())
@@ -169,7 +167,7 @@ def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
         assert outcome.out == ""
 
 
-def test_a_run_is_scored_with_the_data_of_its_own_project(run: Run, tmp_path: Path) -> None:
+def test_a_run_is_scored_with_the_data_of_its_own_project(run, tmp_path):
     for name, begin in (("a", 0), ("b", 15)):
         project = tmp_path / name
         folder = project / "outputs" / name
@@ -184,7 +182,7 @@ def test_a_run_is_scored_with_the_data_of_its_own_project(run: Run, tmp_path: Pa
         files = {"dev.translations.txt": lines, "config.yaml": yaml.safe_dump(config)}
         put(folder, {**files, ".hydra/hydra.yaml": hydra})
 
-    def scored(place: str, path: str) -> str:
+    def scored(place, path):
         options = ["split=dev", "metrics=[bleu]", "table=csv", FEW]
         (row,) = compare(tmp_path / place, path, *options).rows()
         return row["score"]
@@ -203,12 +201,10 @@ def test_a_run_is_scored_with_the_data_of_its_own_project(run: Run, tmp_path: Pa
     assert scored("moved", "outputs/a") == scored("b", "../moved/outputs/a") == score["a"]
 
 
-def test_a_folder_that_cannot_be_read_is_no_folder_without_runs(
-    sweep: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_read_is_no_folder_without_runs(sweep, monkeypatch):
     scan = os.scandir
 
-    def refuse(path: str) -> object:
+    def refuse(path):
         # Whoever tests as root may read everything.
         if str(path) == str(sweep / "2"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -234,14 +230,14 @@ def test_a_folder_that_cannot_be_read_is_no_folder_without_runs(
         (["-0.5", "1e-3 nan"], "numbers"),
     ],
 )
-def test_what_is_no_text_has_no_score(lines: list[str], said: str) -> None:
+def test_what_is_no_text_has_no_score(lines, said):
     with pytest.raises(InputError, match=f"out: holds .*{re.escape(said)}.*plain text"):
         check_text("out", lines)
     # Some such lines among others are text.
     check_text("out", [*lines, "ein haus"])
 
 
-def test_lines_that_data_leave_out(tmp_path: Path) -> None:
+def test_lines_that_data_leave_out(tmp_path):
     """Translations may be of all lines, and references then are those of files."""
     lists = [f"{i} ||| a ||| F=1 ||| 0" for i in range(3)]
     put(tmp_path, {"de": "\nx\n\n", "en": "a\nb\nc\n", "all": "a\nb\nd\n", "lists": lists})
@@ -253,7 +249,7 @@ def test_lines_that_data_leave_out(tmp_path: Path) -> None:
         compare(tmp_path, path, "references=[en]", FEW, command="evaluate").check()
 
 
-def test_what_systems_are_called(sweep: Path, tmp_path: Path) -> None:
+def test_what_systems_are_called(sweep, tmp_path):
     """The order of options makes none; seeds may stand apart; runs that are not done are none."""
     orders = [["loss=hinge", "tuner.epochs=2"], ["tuner.epochs=3", "tuner.epochs=2", "loss=hinge"]]
     for seed, overrides in enumerate(orders):

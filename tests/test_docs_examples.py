@@ -42,13 +42,13 @@ Tuned = Callable[[str], dict[str, float]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Where the runs write, each to a folder of its name."""
     return tmp_path_factory.mktemp("examples")
 
 
 @pytest.fixture(scope="module")
-def tuned(repository: Path, folder: Path) -> Tuned:
+def tuned(repository, folder):
     """Do all runs, and return a function that reads the weights of one."""
     examples = repository / "docs" / "examples"
     common = ["--config-dir", str(examples / "conf"), "data.test=null", "data.dev=[dev.de,dev.en]"]
@@ -65,7 +65,7 @@ def tuned(repository: Path, folder: Path) -> Tuned:
         patch.syspath_prepend(str(examples))
         done = {name: run_command("train", *run, folder=folder) for name, run in runs.items()}
 
-    def read(name: str) -> dict[str, float]:
+    def read(name):
         path = folder / name / "weights.txt.gz"
         assert path.is_file(), done[name].err
         names, values = read_weights(path)
@@ -93,7 +93,7 @@ def write_dictionary(path: Path) -> None:
     path.write_text("".join(lines))
 
 
-def test_classes_of_the_users_own_tune(tuned: Tuned) -> None:
+def test_classes_of_the_users_own_tune(tuned):
     weights = {name: tuned(name) for name in RUNS}
     default = weights["default"]
     assert all(found != default for name, found in weights.items() if name != "default")
@@ -111,9 +111,7 @@ def test_classes_of_the_users_own_tune(tuned: Tuned) -> None:
     assert any(name.startswith("pair:") for name in weights["decoder"])
 
 
-def test_classes_of_the_users_own_do_what_they_say(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classes_of_the_users_own_do_what_they_say(repository, monkeypatch):
     monkeypatch.syspath_prepend(str(repository / "docs" / "examples"))
     from best_worst import BestWorst
     from mean_of_those import MeanOfThose
@@ -121,7 +119,7 @@ def test_classes_of_the_users_own_do_what_they_say(
     from squared_hinge import SquaredHinge
     from word_f1 import WordF1
 
-    def kbest(k: int, **given: np.ndarray) -> KBest:
+    def kbest(k, **given):
         rows = Rows(np.zeros(k + 1, np.int64), np.zeros(0, np.int32), np.zeros(0))
         return KBest(index=1, rows=rows, **given)
 
@@ -134,7 +132,7 @@ def test_classes_of_the_users_own_do_what_they_say(
     assert pairs.tolist() == [[1, 3], [1, 0]]
     margins = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64, requires_grad=True)
     losses = SquaredHinge()(margins)
-    losses.sum().backward()  # type: ignore[no-untyped-call]
+    losses.sum().backward()
     assert losses.tolist() == [4, 0.25, 0]
     assert margins.grad is not None and margins.grad.tolist() == [-4, -1, 0]
     weights = torch.tensor([-2.0, -0.5, 0.0, 1.0])
@@ -146,9 +144,7 @@ def test_classes_of_the_users_own_do_what_they_say(
     assert MeanOfThose().combine(columns).tolist() == [1, 3]
 
 
-def test_tuning_from_python(
-    tuned: Tuned, folder: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tuning_from_python(tuned, folder, repository, monkeypatch):
     assert tuned("default")
     here = folder / "python"
     (here / "outputs" / "models").mkdir(parents=True)
@@ -159,9 +155,7 @@ def test_tuning_from_python(
     assert "LanguageModel" in names
 
 
-def test_a_run_from_python(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_from_python(repository, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = runpy.run_path(str(repository / "docs" / "examples" / "a_run.py"))
     assert names["run"].rounds.progress.best.score > 45
@@ -169,11 +163,11 @@ def test_a_run_from_python(
 
 
 def test_tuning_on_lists_from_python(
-    repository: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    repository,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(repository / "docs" / "examples" / "python_api.py"))
     lines = capsys.readouterr().out.splitlines()
@@ -191,9 +185,7 @@ def python_blocks(repository: Path) -> list[str]:
     return [block for block in blocks if block not in files]
 
 
-def test_what_the_page_for_pytorch_shows(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_page_for_pytorch_shows(repository, capsys):
     names: dict[str, object] = {}
     for block in python_blocks(repository):
         exec(block, names)
@@ -201,9 +193,7 @@ def test_what_the_page_for_pytorch_shows(
     assert told == ["['a blue dog', 'it rains']", "['LM', 'ends:blue', 'ends:rain']"]
 
 
-def test_a_neural_scorer_beside_features(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_neural_scorer_beside_features(repository, capsys):
     runpy.run_path(str(repository / "docs" / "examples" / "neural_scorer.py"))
     features, gains = capsys.readouterr().out.splitlines()
     alone, together = (float(x) for x in gains.replace(",", "").split()[::2])
@@ -218,7 +208,7 @@ class ProxMap:
         self.reg_lambda = reg_lambda
 
 
-def test_maps_for_a_prune_optimizer(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maps_for_a_prune_optimizer(repository, monkeypatch):
     pat = SimpleNamespace(ProxMap=ProxMap)
     for name in ("torchao", "torchao.prototype"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -242,7 +232,7 @@ def test_maps_for_a_prune_optimizer(repository: Path, monkeypatch: pytest.Monkey
 PAGES = ("extend.md", "lists.md", "pytorch.md")
 
 
-def test_examples_in_the_text_are_the_files(repository: Path) -> None:
+def test_examples_in_the_text_are_the_files(repository):
     text = "".join((repository / "docs" / p).read_text("utf-8") for p in PAGES)
     examples = repository / "docs" / "examples"
     for path in examples.glob("*.py"):
@@ -252,7 +242,7 @@ def test_examples_in_the_text_are_the_files(repository: Path) -> None:
         assert f"```yaml\n{(examples / 'conf' / f'{name}.yaml').read_text().rstrip()}\n```" in text
 
 
-def test_every_choice_is_described(repository: Path) -> None:
+def test_every_choice_is_described(repository):
     page = repository / "docs" / "tune.md"
     text = page.read_text("utf-8")
     for path in (repository / "conf").glob("*/*.yaml"):

@@ -1,7 +1,5 @@
 """What a command does not need is not imported: imports are most of the time of a short one."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -70,9 +68,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_what_a_command_does_not_need_is_not_imported(
-    name: str, repository: Path, tmp_path: Path
-) -> None:
+def test_what_a_command_does_not_need_is_not_imported(name, repository, tmp_path):
     for path, content in FILES.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(content)
@@ -95,7 +91,7 @@ def test_what_a_command_does_not_need_is_not_imported(
         assert (tmp_path / "out").read_text() == "the dog\n"
 
 
-def test_only_what_needs_tensors_imports_torch(repository: Path) -> None:
+def test_only_what_needs_tensors_imports_torch(repository):
     """Lists can be read, scored, sampled and decoded without it."""
     rooms = ("core", "kbest", "samplers", "metrics", "lm", "grammar", "decoders", "data")
     tensors = {f"core/{name}.py" for name in ("scoring", "segments", "state", "weights")}
@@ -130,7 +126,7 @@ def importers(repository: Path, module: str, *folders: str) -> set[str]:
     return found
 
 
-def test_nobody_but_the_commands_imports_the_command_line(repository: Path) -> None:
+def test_nobody_but_the_commands_imports_the_command_line(repository):
     found = importers(repository, "torchtune_smt.cli", "torchtune_smt", "scripts", "docs")
     commands = {f"scripts/{p.name}" for p in (repository / "scripts").glob("*.py")}
     commands.add("scripts/dev/wheel_check.py")  # runs them all
@@ -138,7 +134,7 @@ def test_nobody_but_the_commands_imports_the_command_line(repository: Path) -> N
 
 
 @pytest.mark.parametrize("module", ["kbest_files", "hiero"])
-def test_a_decoder_is_known_by_its_configuration_alone(repository: Path, module: str) -> None:
+def test_a_decoder_is_known_by_its_configuration_alone(repository, module):
     found = importers(repository, f"torchtune_smt.decoders.{module}", "torchtune_smt")
     assert {name for name in found if not name.startswith("torchtune_smt/decoders/")} == set()
 
@@ -164,7 +160,7 @@ def imports_of(node: ast.AST) -> Iterator[str]:
         yield from imports_of(inner)
 
 
-def test_the_house(repository: Path) -> None:
+def test_the_house(repository):
     """No circle among files, and no arrow from a lower room to a higher one."""
     names = {}
     for path in (repository / "torchtune_smt").rglob("*.py"):
@@ -184,7 +180,7 @@ def test_the_house(repository: Path) -> None:
             assert there <= here, f"{name} imports {other}"
 
 
-def test_a_library_in_the_library(repository: Path) -> None:
+def test_a_library_in_the_library(repository):
     """What any PyTorch program may import brings torch and numpy, and no more of weight."""
     script = """
 import sys, torch
@@ -205,7 +201,7 @@ print(*sys.modules)
     assert "torch._dynamo" not in found.split()
 
 
-def test_everything_that_the_package_offers_is_there() -> None:
+def test_everything_that_the_package_offers_is_there():
     for name in torchtune_smt.__all__:
         assert getattr(torchtune_smt, name) is not None
     with pytest.raises(AttributeError):

@@ -88,6 +88,7 @@ def test_the_other_commands(place, run):
     (place / "nine.nbest").write_text("".join(sorted(lists.splitlines(True))))
     (place / "nine.en").write_text("a b c\n" * 9)
     batch = ("tuner=pro", "tuner.iterations=1", "tuner.sentences=20", "hydra.run.dir=typed_pro")
+    check(*in_terminal("plot", "no_such=1", folder=place), 1)
     for command, *arguments in (
         ("build-model", *MODEL),
         ("train", *MODEL, *SMALL[2:], *batch),
@@ -98,10 +99,6 @@ def test_the_other_commands(place, run):
         ("get-data",),
     ):
         assert check(*in_terminal(command, *arguments, folder=place)), command
-
-
-def test_what_is_mistyped(place):
-    assert check(*in_terminal("plot", "no_such=1", folder=place), 1)
 
 
 def test_the_screen():

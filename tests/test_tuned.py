@@ -16,7 +16,6 @@ from torchtune_smt import Vocabulary, tune_lists
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation.oracle import best_choice
 from torchtune_smt.evaluation.report import write_tuned
-from torchtune_smt.evaluation.tuned import _folds
 from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.metrics import CharacterErrorRate, WordErrorRate
 from torchtune_smt.tuners.expected import ExpectedErrors
@@ -134,15 +133,6 @@ def test_a_fold_without_anything_to_learn_has_the_start():
     assert sum("start: no list" in note for note in tuned.notes) == 1
 
 
-def test_groups_are_in_one_fold_each():
-    group = np.repeat(np.arange(12), np.arange(1, 13))
-    fold = _folds(group, 4, 0)
-    assert all(np.unique(fold[group == g]).size == 1 for g in range(12))
-    sizes = np.bincount(fold)
-    assert sizes.size == 4
-    assert sizes.max() - sizes.min() <= 3
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_best_choice_by_brute_force(seed):
     generator = np.random.default_rng(seed)
@@ -210,7 +200,6 @@ def test_weights_that_are_as_good_as_before_are_not_better():
 # Options, and the word of the error.
 REFUSED = [
     ("test=d test_references=t.text", "test"),
-    ("test=t test_references=d.text", "test"),
     ("test=t test_references=t.text", "s5-1-5"),
     ("test_references=t.text", "test_references"),
     ("references=part.text", "s0-1-0"),
@@ -218,15 +207,10 @@ REFUSED = [
     ("folds=1", "folds"),
     ("tuner.iterations=3", "tuner.iterations"),
     ("weights=d.text", "weights"),
-    ("groups=d.spk weights=d.spk", "weights"),
     ("columns.c=d.column html=d.column", "html"),
-    ("start=d.start weights=d.start", "weights"),
-    ("unlisted=no", "unlisted"),
     ("columns.c=d.column test=t2", "test_columns.c"),
-    ("test_columns.c=d.column", "columns.c"),
     ("start=other", "other"),
     ("references=empty", "no word"),
-    ("references=d", "JSON"),
     ("dev=single references=null", "one hypothesis"),
     ("dev=numbers references=null test=numbers2", "all of them"),
 ]

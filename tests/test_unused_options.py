@@ -3,12 +3,9 @@
 Each option of ``conf/`` must be in the table `EFFECT`, which says where it has one.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -241,7 +238,7 @@ def settings(case: Case) -> list[str]:
 
 
 @pytest.mark.parametrize("tuner", TUNERS)
-def test_an_option_has_an_effect_or_is_refused(tuner: str) -> None:
+def test_an_option_has_an_effect_or_is_refused(tuner):
     known: dict[Case, DictConfig] = {}
     for case in cases(tuner):
         key = case._replace(tune_on="dev")
@@ -255,7 +252,7 @@ def test_an_option_has_an_effect_or_is_refused(tuner: str) -> None:
             assert refused != EFFECT[option](case), (option, case)
 
 
-def test_every_option_is_in_the_table() -> None:
+def test_every_option_is_in_the_table():
     """Of all choices of all groups; and there are none in it that conf/ does not have."""
     folder = config_folder()
     groups = [path for path in folder.iterdir() if path.is_dir() and path.name != "experiment"]
@@ -304,7 +301,7 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
         ),
     ],
 )
-def test_what_would_change_nothing(options: list[str], message: str) -> None:
+def test_what_would_change_nothing(options, message):
     cfg = composed(*options)
     unused = unused_options(cfg, make_parts(cfg), cfg.hydra.runtime.choices)
     with pytest.raises(InputError, match="would change nothing; leave it out$") as caught:
@@ -312,7 +309,7 @@ def test_what_would_change_nothing(options: list[str], message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_run_that_would_ignore_an_option_is_not_begun(tmp_path: Path) -> None:
+def test_a_run_that_would_ignore_an_option_is_not_begun(tmp_path):
     outcome = run_command("train", "lm=folds", "hydra.run.dir=bad", folder=tmp_path)
     assert outcome.code == 1
     reason = "lm is about decoding the bitext (tuner.tune_on=train)"
@@ -335,7 +332,7 @@ def test_a_run_that_would_ignore_an_option_is_not_begun(tmp_path: Path) -> None:
         ([*FILES, "experiment=simianer2012", "loss=softmax"], "none.gz"),
     ],
 )
-def test_what_may_be_of_no_use(options: list[str], file: str, tmp_path: Path) -> None:
+def test_what_may_be_of_no_use(options, file, tmp_path):
     """These come to where files are read."""
     outcome = run_command("train", *options, "hydra.run.dir=bad", folder=tmp_path)
     assert re.fullmatch(f"error: {file}: no such file.*\n", outcome.err), outcome.err

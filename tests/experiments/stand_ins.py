@@ -104,7 +104,7 @@ def result(row: str, **changes: object) -> Result:
         "overrides": ["data=multi30k"],
         "versions": {"torch": "2.13.0"},
     }
-    return Result(**(values | changes))  # type: ignore[arg-type]
+    return Result(**(values | changes))
 
 
 class FakeCorpus:

@@ -1,7 +1,5 @@
 """The benchmarks' clocks, and the page that is written from their figures."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,9 +1,5 @@
 """Rows that make a better system, on little of the bundled example: tuned, judged, in tables."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import better
 import pytest
 from published import read_results
@@ -12,9 +8,7 @@ from tables import Result
 SETTINGS = ["tuner.sentences=10", "regularizer.strength=0.001"]
 
 
-def test_rows_are_tuned_judged_and_tabled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_tuned_judged_and_tabled(tmp_path, monkeypatch, capsys):
     given = ["--small", "--rows", "phrase", "--seeds", "1", "2", "--folder", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["better.py", *given, "--set", *SETTINGS])
     assert better.main() == 0

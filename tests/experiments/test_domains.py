@@ -1,9 +1,5 @@
 """Domains of a corpus by k-means, and the sets that are made of them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import domains
 import numpy as np
 import pytest
@@ -24,7 +20,7 @@ def planted(sizes: list[int], seed: int) -> tuple[list[list[str]], np.ndarray]:
     return sentences, domain
 
 
-def test_planted_domains_are_found_largest_first() -> None:
+def test_planted_domains_are_found_largest_first():
     sentences, domain = planted([60, 150, 90], 3)
     words = count_words(sentences, 0.9)
     rows = bags(sentences, words)
@@ -33,7 +29,7 @@ def test_planted_domains_are_found_largest_first() -> None:
     assert found.tolist() == np.array([2, 0, 1])[domain].tolist()
 
 
-def test_vectors_and_centres_are_what_the_formulas_say() -> None:
+def test_vectors_and_centres_are_what_the_formulas_say():
     """A centre is the direction of the sum of its sentences, each of which is nearest to it."""
     sentences, _ = planted([40, 30], 5)
     sentences += [[], ["never", "seen"]]
@@ -56,14 +52,14 @@ def test_vectors_and_centres_are_what_the_formulas_say() -> None:
     assert np.bincount(label).tolist() == sorted(np.bincount(label).tolist(), reverse=True)
 
 
-def test_the_committed_domains_are_those_that_the_script_makes(tmp_path: Path) -> None:
+def test_the_committed_domains_are_those_that_the_script_makes(tmp_path):
     split = domains.split_corpus("example", domains.DOMAINS, 1)
     domains.write_split(tmp_path / "example.txt", "example", split)
     assert (tmp_path / "example.txt").read_text() == (FOLDER / "example.txt").read_text()
 
 
 @pytest.mark.parametrize(("name", "lines"), [("multi30k", 29_000), ("fisher", 18_890)])
-def test_each_line_has_one_domain(name: str, lines: int) -> None:
+def test_each_line_has_one_domain(name, lines):
     split = read_split(FOLDER / f"{name}.txt")
     assert list(split) == list(domains.SETS[name])
     for one, found in split.items():
@@ -74,7 +70,7 @@ def test_each_line_has_one_domain(name: str, lines: int) -> None:
         assert one != "train" or every.size == lines
 
 
-def test_data_without_the_last_domain(repository: Path, tmp_path: Path) -> None:
+def test_data_without_the_last_domain(repository, tmp_path):
     folder = tmp_path / "data"
     domains.write_data("example", folder)
     split = read_split(FOLDER / "example.txt")

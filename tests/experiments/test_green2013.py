@@ -1,13 +1,10 @@
 """Sets of Green et al. (2013): what is drawn of dev, and what CALLHOME keeps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import green2013
 import green2013_results
 import green2013_rows
-import pytest
 from domains import dataset_of, read_set
 from green2013_rows import ROWS
 
@@ -18,7 +15,7 @@ def options(folder: Path, *arguments: str) -> green2013_rows.Options:
     return green2013.as_options(green2013.parse(["--folder", str(folder), *arguments]))
 
 
-def test_callhome_keeps_a_test_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callhome_keeps_a_test_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(green2013_rows, "dataset_of", lambda name: dataset_of("example"))
     sizes = {"CALLHOME_TEST": 30, "CALLHOME_DEV": 20, "CALLHOME_GAP": 5, "SMALL_DEV_SENTENCES": 10}
     for name, size in sizes.items():

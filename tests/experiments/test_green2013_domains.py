@@ -1,7 +1,5 @@
 """Green et al. (2013) on domains of dev: parts, what they are tried on, the table; no tuning."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import green2013_domains
@@ -16,7 +14,7 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text("utf-8").splitlines()
 
 
-def test_parts_of_dev(tmp_path: Path) -> None:
+def test_parts_of_dev(tmp_path):
     parts = green2013_domains.write_parts("example", tmp_path / "data")
     assert list(parts) == ["domain1", "sample1", "domain2", "sample2"]
     sides = example_source("dev"), example_target("dev", 0), example_target("dev", 1)
@@ -34,7 +32,7 @@ def test_parts_of_dev(tmp_path: Path) -> None:
     assert not set(lines_of(parts["sample1"][0])) & set(lines_of(parts["sample2"][0]))
 
 
-def test_what_they_are_tried_on() -> None:
+def test_what_they_are_tried_on():
     found = green2013_domains.tested_parts("example", {"devtest": "test", "test": "dev"})
     # One behind the other: those of dev stand behind those of test.
     test, dev = (example_target(one) for one in ("test", "dev"))
@@ -48,7 +46,7 @@ def test_what_they_are_tried_on() -> None:
     assert sorted(i for part in found for i in part.places) == list(range(len(test)))
 
 
-def test_the_table_has_means_over_runs(tmp_path: Path) -> None:
+def test_the_table_has_means_over_runs(tmp_path):
     references = ["a b c d e", "f g h i j", "k l m n o", "p q r s t"]
     outputs = {
         "all of dev": [["a b c d e", "f g h i x"], ["a b c d x", "f g h i j"]],

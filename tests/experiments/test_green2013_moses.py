@@ -1,11 +1,8 @@
 """The reproduction of Green et al. (2013) with Moses's tables: no tuning."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import green2013_moses
 import pytest
@@ -16,7 +13,7 @@ from torchtune_smt.core.errors import InputError
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> Options:
+def options(tmp_path):
     return Options(tmp_path / "out", tmp_path, tmp_path / "lm.arpa.gz", tmp_path, ())
 
 
@@ -36,7 +33,7 @@ RESULT = Result(
 )
 
 
-def test_what_is_done_is_not_done_again(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_is_not_done_again(options, monkeypatch):
     """Neither tuned nor translated; other overrides are another run."""
     folder = green2013_moses.place(options, "mira_dense", 1)
     folder.mkdir(parents=True)
@@ -53,7 +50,7 @@ def test_what_is_done_is_not_done_again(options: Options, monkeypatch: pytest.Mo
         green2013_moses.do_run("mira_dense", 1, replace(options, extra=("decoder.k=5",)))
 
 
-def test_tables(options: Options) -> None:
+def test_tables(options):
     """Means over seeds, Moses's figures, and the rows that are missing."""
     for key, seed, test, p in (
         ("mira_dense", 1, 40.5, None),
@@ -82,7 +79,7 @@ def test_tables(options: Options) -> None:
     assert measured["multi30k", "mira_dense"].cpu_minutes == pytest.approx(3.0 / 9)
 
 
-def test_a_tuner_against_mosess(options: Options, tmp_path: Path) -> None:
+def test_a_tuner_against_mosess(options, tmp_path):
     """The translations of Moses's weights against the mean of seeds."""
     (tmp_path / "test.en").write_text("a b c d e f\n" * 50, "utf-8")
     for key, seed, worse in (("mert_dense", 1, 0), ("mert_dense", 2, 0), ("pro_dense", 1, 30)):

@@ -2,15 +2,13 @@
 
 import gzip
 import sys
-from pathlib import Path
 
 import language_id
-import pytest
 
 from torchtune_smt.core.resources import example_folder
 
 
-def test_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_small(tmp_path, monkeypatch, capsys):
     (tmp_path / "multi30k-de-en").mkdir()
     for language in ("de", "en"):
         text = (example_folder() / f"train.{language}").read_bytes()

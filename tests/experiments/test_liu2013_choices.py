@@ -1,7 +1,5 @@
 """Options of rows of Liu et al. (2013): chosen on devtest, or taken over from others."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -32,15 +30,13 @@ class FakeDevtest:
         return 50.0 - sum(abs(np.log(value / self.best[option])) for option, value in found)
 
 
-def test_options_are_chosen_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_are_chosen_one_after_the_other(tmp_path, monkeypatch):
     train = FakeTrain()
     monkeypatch.setattr(liu2013_choices, "sweep", partial(sweep, start=train))
     chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2", "--seeds", "1", "2")
     row = ROWS["l1_dev_id"]
     run = Run(tmp_path / "l1_dev_id", row_overrides("example", row, 1, chosen))
-    found = choose(row, FakeDevtest(), run, chosen)  # type: ignore[arg-type]
+    found = choose(row, FakeDevtest(), run, chosen)
     assert found is not None
     points, said, last, _ = found
     assert said == "regularizer.strength=0.0001 optimizer.lr=0.003"
@@ -55,9 +51,7 @@ def test_options_are_chosen_one_after_the_other(
     assert record["overrides"][-2:] == ["regularizer.strength=0.0001", "optimizer.lr=0.01"]
 
 
-def test_nothing_is_chosen_where_no_value_tunes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_chosen_where_no_value_tunes(tmp_path, monkeypatch):
     """All values are equal then, and the first one would be taken."""
     chosen, row = options(tmp_path, "--sweep", "--sweep-iterations", "2"), ROWS["l1_dev_id"]
     run = Run(tmp_path / "l1_dev_id", row_overrides("example", row, 1, chosen))
@@ -65,21 +59,19 @@ def test_nothing_is_chosen_where_no_value_tunes(
     monkeypatch.setattr(liu2013_choices, "sweep", partial(sweep, start=train))
     said = "no value of optimizer.lr can be chosen from runs of 2 iterations: .* more --sweep"
     with pytest.raises(InputError, match=said):
-        choose(row, FakeDevtest(), run, chosen)  # type: ignore[arg-type]
+        choose(row, FakeDevtest(), run, chosen)
 
 
-def test_what_is_to_be_taken_over_has_to_be_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_to_be_taken_over_has_to_be_there(tmp_path, monkeypatch, capsys):
     found: list[Run] = []
     monkeypatch.setattr(liu2013, "complete", lambda run, _: bool(found.append(run)))
     given = ["--sweep", "--seeds", "1", "2", "--set", "decoder.pop_limit=30"]
 
-    def refused(key: str, seed: int, *arguments: str) -> None:
+    def refused(key, seed, *arguments):
         chosen = options(tmp_path, *given, *arguments)
         cure = "takes over what oscar chooses with seed 1, .*: run --rows oscar too"
         with pytest.raises(InputError, match=cure):
-            liu2013.do_row(key, FakeCorpus(), "multi30k", seed, chosen)  # type: ignore[arg-type]
+            liu2013.do_row(key, FakeCorpus(), "multi30k", seed, chosen)
 
     refused("oscar_single", 1)
     refused("oscar", 2)
@@ -91,11 +83,11 @@ def test_what_is_to_be_taken_over_has_to_be_there(
     refused("oscar_single", 1, "--train-sentences", "5000")
     assert not found
     chosen = options(tmp_path, *given, "--set", "decoder.pop_limit=30", "decoder.keep_mb=3")
-    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, chosen)  # type: ignore[arg-type]
+    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, chosen)
     assert found.pop().overrides[-1] == "regularizer.lambda2=3e-09"
     assert capsys.readouterr().out == ""
     # Without --sweep there is a default, and it is said.
     plain = options(tmp_path, "--train-sentences", "0")
-    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, plain)  # type: ignore[arg-type]
+    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, plain)
     assert found.pop().overrides[-1] == "regularizer.lambda2=3e-8"
     assert capsys.readouterr().out == "  regularizer.lambda2=3e-8, by default\n"

@@ -1,7 +1,5 @@
 """The picture of what rows of Liu et al. (2013) gain: differences, seeds, what is filled."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from liu2013_gains import PANELS, RESULTS, Gain, gains, shown
@@ -17,7 +15,7 @@ def rows(key: str, *test: float, **more: object) -> list[Result]:
     return [result(key, seed=1 + i, test=x, devtest=x - 10, **more) for i, x in enumerate(test)]
 
 
-def test_the_gain_of_one_run_has_its_own_p() -> None:
+def test_the_gain_of_one_run_has_its_own_p():
     base = rows("pro_dev", BASE)
     group = Group("", rows("oscar", 41.0, p_test=0.049, p_devtest=0.051), base)
     assert gains(group, "test") == Gain(0.5, 0.0, True)
@@ -26,7 +24,7 @@ def test_the_gain_of_one_run_has_its_own_p() -> None:
     assert gains(Group("", rows("oscar", 41.0), []), "test") is None
 
 
-def test_the_gain_over_seeds_is_that_of_means() -> None:
+def test_the_gain_over_seeds_is_that_of_means():
     base, own = (40.5, 40.4, 40.6, 40.5, 40.5), (41.5, 42.5, 41.0, 43.0, 42.0)
     group = Group("", rows("oscar", *own, p_test=1.0), rows("pro_dev", *base))
     gain = gains(group, "test")
@@ -40,7 +38,7 @@ def test_the_gain_over_seeds_is_that_of_means() -> None:
     assert gains(Group("", group.results, group.baseline[:1]), "test") is None
 
 
-def test_all_published_rows_are_there() -> None:
+def test_all_published_rows_are_there():
     for panel in PANELS:
         found = shown(RESULTS, panel)
         assert len(found) >= 3

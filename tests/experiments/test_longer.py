@@ -1,15 +1,12 @@
 """A row's run that goes on from the shorter one that an option was chosen with."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import pytest
 from commands import MODEL, run_command, train_until_saved
 from runs import Run, complete, drop_kept, lengthen, read_log, retarget, sweep
+from stand_ins import FakeTrain
 
 from torchtune_smt.core.errors import InputError
 
@@ -20,33 +17,24 @@ BASE += ["tuner.dev.iterations=2", "tuner.learning=online", "regularizer=oscar"]
 BASE += ["regularizer.dimension=charts"]
 
 
-class Train:
+class Train(FakeTrain):
     """Stands for a process of train.py: does its work here."""
 
-    pid = -1
-
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
-        self.commands: list[list[str]] = []
-        self.code = 0
 
-    def __call__(self, arguments: Sequence[str], log: IO[bytes]) -> Train:
+    def __call__(self, arguments, log):
         self.commands.append(list(arguments[2:]))
         self.code = run_command("train", *arguments[2:], folder=self.folder).check().code
         return self
-
-    def wait(self, timeout: float | None = None) -> int:
-        return self.code
-
-    def terminate(self) -> None:
-        raise AssertionError("it has ended")
 
 
 def contents(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_it_is_the_run_that_was_done_from_the_start(place: Path) -> None:
+def test_it_is_the_run_that_was_done_from_the_start(place):
     start = Train(place)
     parts = [(*BASE, f"tuner.iterations={n}") for n in (1, 3)]
     option, values = "regularizer.lambda2", (1e-7, 1e-3)
@@ -80,7 +68,7 @@ def test_it_is_the_run_that_was_done_from_the_start(place: Path) -> None:
     assert len(record["parts"]) == 2
 
 
-def test_a_stopped_run_gets_another_number_of_iterations(place: Path) -> None:
+def test_a_stopped_run_gets_another_number_of_iterations(place):
     before = Run(place / "stopped", (*BASE, "tuner.iterations=3"))
     train_until_saved(place, *before.overrides, f"hydra.run.dir={before.folder}")
     assert before.stopped

@@ -1,7 +1,5 @@
 """Every BLEU score in the pages of results is in data that are committed."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -53,19 +51,19 @@ def named(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_scores_of_a_page_are_in_its_tables(page: Path) -> None:
+def test_scores_of_a_page_are_in_its_tables(page):
     known = scores_of(page.parent) | beside(named(page))
     lines = page.read_text("utf-8").splitlines()
     unknown = {f"{page}:{i}: {n}" for i, s in enumerate(lines, 1) for n in SCORE.findall(s)}
     assert {said for said in unknown if said.rpartition(" ")[2] not in known} == set()
 
 
-def test_scores_of_quality_are_listed() -> None:
+def test_scores_of_quality_are_listed():
     text = (RESULTS.parent / "benchmarks.md").read_text("utf-8").partition("## Quality")[2]
     assert set(SCORE.findall(text)) <= beside("docs/benchmarks.md")
 
 
-def test_what_is_listed_is_still_said() -> None:
+def test_what_is_listed_is_still_said():
     for line in lines_of(NUMBERS):
         text = (RESULTS.parents[1] / line["page"]).read_text("utf-8")
         assert set(line["numbers"].split()) <= set(SCORE.findall(text)), line["what"]

@@ -1,7 +1,5 @@
 """Recordings of runs: what counts as the same, and that every difference is told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def nudged(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def test_lists_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_lists_are_read_as_they_were_written(tmp_path):
     lists = [some_list(seed) for seed in range(4)]
     writer = ListWriter(tmp_path / "lists-1", keep=True)
     writer.call(lists[:1])
@@ -81,7 +79,7 @@ def recorded(folder: Path, *lists: SeenList, **files: str) -> Path:
     return folder
 
 
-def test_the_same_is_the_same(tmp_path: Path) -> None:
+def test_the_same_is_the_same(tmp_path):
     one = some_list(1)
     before = recorded(tmp_path / "a", one)
     after = recorded(
@@ -112,12 +110,12 @@ def test_the_same_is_the_same(tmp_path: Path) -> None:
         ("groups.tsv", "1\n", "only one has groups.tsv"),
     ],
 )
-def test_files_that_differ_are_told(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_files_that_differ_are_told(tmp_path, name, text, told):
     before, after = recorded(tmp_path / "a"), recorded(tmp_path / "b", **{name: text})
     assert told in compare(before, after).differences
 
 
-def test_lists_that_differ_are_told(tmp_path: Path) -> None:
+def test_lists_that_differ_are_told(tmp_path):
     lists = [some_list(seed) for seed in range(3)]
     before = recorded(tmp_path / "a", *lists)
     # In the last bit.

@@ -1,7 +1,5 @@
 """Rows of reproductions: options that train has, command lines, what is done; no tuning."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -136,7 +134,7 @@ def templates(cfg: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("rows", [liu, green, moses, simianer, better_rows])
-def test_rows_are_options_of_train(rows: Any, tmp_path: Path) -> None:
+def test_rows_are_options_of_train(rows, tmp_path):
     for overrides, expected in rows(tmp_path):
         cfg = configuration(overrides)
         assert (cfg.seed, cfg.decoder.max_words, cfg.data.test) == (3, 7, None), overrides
@@ -145,7 +143,7 @@ def test_rows_are_options_of_train(rows: Any, tmp_path: Path) -> None:
         assert str(runs.REPOSITORY) not in " ".join(overrides)
 
 
-def test_the_experiments_have_the_model_of_the_rows(tmp_path: Path) -> None:
+def test_the_experiments_have_the_model_of_the_rows(tmp_path):
     """One file says what it is; whatever stands behind an experiment goes before it."""
     rows = configuration(liu2013_rows.corpus_overrides("fisher", options(tmp_path))).model
     assert (rows.aligner, rows.unaligned_edges, rows.rule_counts) == ("fast_align", False, False)
@@ -156,7 +154,7 @@ def test_the_experiments_have_the_model_of_the_rows(tmp_path: Path) -> None:
         assert configuration([*given, "model=hiero"]).model.aligner == "eflomal"
 
 
-def test_order_of_rows(tmp_path: Path) -> None:
+def test_order_of_rows(tmp_path):
     """Rows come behind those that they start from; a set of Green et al. has its own seeds."""
     keys = simianer2012_rows.with_starts(["4_then_dev_sparse", "4_started_sparse"])
     assert keys == ["1_dev_default", "4_train_sparse", "4_started_sparse", "4_then_dev_sparse"]
@@ -190,7 +188,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("script", SAID)
-def test_a_command_says_nothing_of_the_machine(script: ModuleType, tmp_path: Path) -> None:
+def test_a_command_says_nothing_of_the_machine(script, tmp_path):
     given = [*SAID[script].split(), "--folder", str(tmp_path), "--publish", str(tmp_path)]
     command = f"python scripts/experiments/reproduce/{script.__name__}.py {SAID[script]}"
     assert command_of(script, *given) == command
@@ -206,7 +204,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("arguments", BAD)
-def test_bad_command_lines(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_command_lines(arguments, capsys):
     words = arguments.split()
     with pytest.raises(SystemExit) as ended:
         (green2013 if words[0] == "green" else liu2013).parse(words[words[0] == "green" :])
@@ -217,7 +215,7 @@ def test_bad_command_lines(arguments: str, capsys: pytest.CaptureFixture[str]) -
 # Rows are done
 
 
-def test_rows_are_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_done_once(tmp_path, monkeypatch):
     """And compared; a later forecast is judged by the table that is written of them."""
     monkeypatch.setattr(measured, "read_log", lambda folder: Log(2, 1, 31.0, 1234))
     for script in (green2013, simianer2012):
@@ -269,7 +267,7 @@ def test_rows_are_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_two_rows(tmp_path: Path) -> None:
+def test_two_rows(tmp_path):
     model = ["model.order=3", "model.iterations=2", "decoder.pop_limit=5"]
     arguments = ["--small", "--rows", "mert_dev", "pro_dev", "--iterations", "1"]
     command = [sys.executable, "scripts/experiments/reproduce/liu2013.py", *arguments]
@@ -294,7 +292,7 @@ def test_two_rows(tmp_path: Path) -> None:
 # How long others take
 
 
-def test_a_forecast_of_what_is_not_done(tmp_path: Path) -> None:
+def test_a_forecast_of_what_is_not_done(tmp_path):
     known = {("fisher", "oscar"): Measured(3.0, 2000), ("fisher", "pro_dev"): Measured(2.0, 0)}
     assert hours(known, "fisher", "oscar", 6000, 10) == pytest.approx(1.5)
     assert hours(known, "fisher", "oscar", 200, 10) == pytest.approx(0.5)
@@ -305,7 +303,7 @@ def test_a_forecast_of_what_is_not_done(tmp_path: Path) -> None:
         read_measured(tmp_path / "other.csv")
 
 
-def test_done_is_what_would_be_run_now(tmp_path: Path) -> None:
+def test_done_is_what_would_be_run_now(tmp_path):
     given = options(tmp_path, "--train-sentences", "0")
     overrides = [*row_overrides("fisher", liu2013_rows.ROWS["pro_dev"], 1, given)]
     result("pro_dev", overrides=overrides).save(place(tmp_path / "fisher", "pro_dev", 1))

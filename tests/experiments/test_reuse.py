@@ -1,7 +1,5 @@
 """Active and reused features against counts made with sets."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +28,7 @@ def fires(hypotheses: list[list[Row]]) -> set[int]:
         st.tuples(st.sampled_from([0.0, 0.5, -1.0]), st.integers(-1, 3)), min_size=1, max_size=14
     ),
 )
-def test_counts(hypotheses: list[list[Row]], entries: list[tuple[float, int]]) -> None:
+def test_counts(hypotheses, entries):
     weights = np.array([weight for weight, _ in entries])
     group = np.array([g for _, g in entries])
     fired = firing_features(kbest(i, rows) for i, rows in enumerate(hypotheses))
@@ -38,7 +36,7 @@ def test_counts(hypotheses: list[list[Row]], entries: list[tuple[float, int]]) -
     again = [f for f in active if f in fires(hypotheses)]
     assert count_reuse(weights, fired) == Reuse(len(active), len(again))
 
-    def names(features: list[int]) -> set[object]:
+    def names(features):
         return {int(group[f]) if group[f] >= 0 else f"alone {f}" for f in features}
 
     assert count_reuse(weights, fired, group) == Reuse(len(names(active)), len(names(again)))

@@ -1,11 +1,8 @@
 """Runs of rows: begun, taken up again, and swept; hardly any tuning."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from runs import Run, complete, read_log, sweep
@@ -15,7 +12,7 @@ from torchtune_smt.core.errors import InputError
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path):
     return Run(tmp_path / "row", ("data=example", "tuner=pro"))
 
 
@@ -24,7 +21,7 @@ def record(run: Run) -> list[dict[str, float]]:
     return parts
 
 
-def test_a_run_is_done_once(run: Run) -> None:
+def test_a_run_is_done_once(run):
     train = FakeTrain()
     assert complete(run, start=train)
     assert complete(run, start=train)
@@ -35,7 +32,7 @@ def test_a_run_is_done_once(run: Run) -> None:
     assert read_log(run.folder) == (2, 1, 31.0, 2)
 
 
-def test_a_stopped_run_is_taken_up_again(run: Run) -> None:
+def test_a_stopped_run_is_taken_up_again(run):
     train = FakeTrain(dies=["row"])
     assert not complete(run, start=train)
     assert run.stopped
@@ -51,7 +48,7 @@ def test_a_stopped_run_is_taken_up_again(run: Run) -> None:
     assert run.dates[0] <= run.dates[1]
 
 
-def test_without_a_checkpoint_it_starts_anew(run: Run) -> None:
+def test_without_a_checkpoint_it_starts_anew(run):
     train = FakeTrain(dies=["row"], keeps=False)
     assert not complete(run, start=train)
     (run.folder / "tensorboard").mkdir()
@@ -62,13 +59,13 @@ def test_without_a_checkpoint_it_starts_anew(run: Run) -> None:
     assert (run.folder / "train.log").read_bytes() == b"begun\n" * 2
 
 
-def test_other_options_are_noticed(run: Run) -> None:
+def test_other_options_are_noticed(run):
     assert complete(run, start=FakeTrain())
     with pytest.raises(InputError, match="was run with data=example tuner=pro, and now"):
         complete(replace(run, overrides=("data=example", "tuner=mert")), start=FakeTrain())
 
 
-def test_other_weights_at_the_start_are_noticed(run: Run, tmp_path: Path) -> None:
+def test_other_weights_at_the_start_are_noticed(run, tmp_path):
     first = tmp_path / "first.txt"
     run = replace(run, overrides=("data=example", "init=file", f"init.file={first}"))
     train = FakeTrain(dies=["row"], keeps=False)
@@ -82,7 +79,7 @@ def test_other_weights_at_the_start_are_noticed(run: Run, tmp_path: Path) -> Non
         complete(run, start=train)
 
 
-def test_sweep(run: Run) -> None:
+def test_sweep(run):
     train = FakeTrain()
     values = [1e-4, 3e-8, 1.0]
     points = sweep("regularizer.strength", values, run, start=train)
@@ -95,7 +92,7 @@ def test_sweep(run: Run) -> None:
     assert [len(record(p)) for p in points] == [1, 1, 1]
 
 
-def test_a_sweep_goes_on_where_it_was(run: Run) -> None:
+def test_a_sweep_goes_on_where_it_was(run):
     train = FakeTrain(dies=["0.2"])
     values = [0.1, 0.2, 0.3]
     # The one that dies is left for the next time, and the others are done.

@@ -1,7 +1,5 @@
 """Tables of reproductions: written from results, kept, compared, drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from itertools import combinations
@@ -60,7 +58,7 @@ def write_again(of: str, folder: Path, output: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: str(path.relative_to(RESULTS)))
-def test_published_tables_are_what_is_written_from_their_data(path: Path, tmp_path: Path) -> None:
+def test_published_tables_are_what_is_written_from_their_data(path, tmp_path):
     """Rows, means over seeds, corrected p-values, chosen options, what is missing: every letter."""
     names = [path.name, f"{path.stem}.md"]
     shutil.copy(path, tmp_path)
@@ -72,7 +70,7 @@ def test_published_tables_are_what_is_written_from_their_data(path: Path, tmp_pa
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
-def test_holms_correction_is_the_closed_test(values: list[float]) -> None:
+def test_holms_correction_is_the_closed_test(values):
     """Each hypothesis falls where all sets of hypotheses with it fall by Bonferroni's test."""
     sets = [s for n in range(1, len(values) + 1) for s in combinations(range(len(values)), n)]
     closed = [
@@ -82,7 +80,7 @@ def test_holms_correction_is_the_closed_test(values: list[float]) -> None:
     assert tables.holm(values) == pytest.approx(closed)
 
 
-def test_rounds_that_bind() -> None:
+def test_rounds_that_bind():
     batch, online = (configuration([option]) for option in ("tuner=pro", "tuner=online"))
     assert (batch.tuner.iterations, online.tuner.epochs) == (tables.ITERATIONS, tables.EPOCHS)
     for overrides, most in (("tuner=pro", 15), ("x=y", 8), ("tuner=pro tuner.iterations=4", 4)):
@@ -92,7 +90,7 @@ def test_rounds_that_bind() -> None:
     assert tables.rounds_cell(2, 5, overrides) == "2 of 5 × 60"
 
 
-def test_what_options_count() -> None:
+def test_what_options_count():
     assert set(WITHOUT_EFFECT) < NOT_COUNTED
     given = ["data=fisher", "threads=1", "a.b=3e-8", "engine.workers=2", "c=true", "c=false"]
     other = ["c=false", "+a.b=3e-08", "data=fisher", "decoder.keep_mb=3", "seed=2", "threads=2"]
@@ -113,7 +111,7 @@ def plain(row: str, seed: int = 1, **given: object) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k in fields} | {"row": row, "seed": seed} | given
 
 
-def test_rows_of_another_table_are_refused(tmp_path: Path) -> None:
+def test_rows_of_another_table_are_refused(tmp_path):
     path = tmp_path / "table.csv"
     tables.write_csv(path, [Section("fisher", "", [result("oscar"), result("pro_dev")])])
     lines = path.read_text().splitlines()
@@ -167,10 +165,8 @@ AGAIN: list[tuple[Any, Any, str, list[Any], list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "at", "name", "old", "new", "expected"), AGAIN)
-def test_rows_that_are_not_done_again_stay(
-    kind: Any, at: Any, name: str, old: Any, new: Any, expected: Any, tmp_path: Path
-) -> None:
-    def results(rows: Any) -> list[Any]:
+def test_rows_that_are_not_done_again_stay(kind, at, name, old, new, expected, tmp_path):
+    def results(rows):
         return [kind(**plain(row, seed, **(more[0] if more else {}))) for row, seed, *more in rows]
 
     output = tmp_path / "published"
@@ -185,10 +181,10 @@ def test_rows_that_are_not_done_again_stay(
     assert read_results(output / name, kind) == results(expected)
 
 
-def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
+def test_the_table_of_simianer_keeps_published_rows(tmp_path):
     kind = simianer2012_results.Result
 
-    def row(name: str, **more: object) -> simianer2012_results.Result:
+    def row(name, **more):
         return kind(**plain(name, method="1", **more))
 
     output, folder = tmp_path / "published", tmp_path / "here"
@@ -201,7 +197,7 @@ def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
     ]
     tables.write_csv(output / "table.csv", [Section("fisher", "", old)])
 
-    def do_again(one: simianer2012_results.Result) -> list[simianer2012_results.Result]:
+    def do_again(one):
         at = simianer2012_rows.place(folder, "fisher", one.row, 1)
         at.mkdir(parents=True)
         one.save(at)
@@ -229,7 +225,7 @@ def with_options(row: str, seed: int, **changes: object) -> dict[str, object]:
     return {"seed": seed, "overrides": [*of_all, f"seed={seed}", *ROWS[row].overrides]}
 
 
-def test_rows_are_compared_with_the_baseline_that_has_their_options(tmp_path: Path) -> None:
+def test_rows_are_compared_with_the_baseline_that_has_their_options(tmp_path):
     rows = {
         ("pro_dev", 1): {},
         # Memory does not count.
@@ -238,13 +234,13 @@ def test_rows_are_compared_with_the_baseline_that_has_their_options(tmp_path: Pa
         ("mert_dev", 2): {},
     }
 
-    def translated(at: Path, bleu: float) -> None:
+    def translated(at, bleu):
         at.mkdir(parents=True, exist_ok=True)
         for file in (tuned.DEVTEST, tuned.TEST):
             (at / file).write_text(f"{bleu}\n")
 
-    def compared() -> dict[tuple[str, int], tuple[float | None, str]]:
-        compare_rows(FakeCorpus(), tmp_path)  # type: ignore[arg-type]
+    def compared():
+        compare_rows(FakeCorpus(), tmp_path)
         found = {key: Result.load(place(tmp_path, *key)) for key in rows}
         return {key: (one.p_test, one.significance) for key, one in found.items() if one}
 
@@ -265,7 +261,7 @@ def test_rows_are_compared_with_the_baseline_that_has_their_options(tmp_path: Pa
     assert compared()["mert_dev", 1] == (None, "not computed again")
 
 
-def test_groups_without_a_weight_are_not_active(tmp_path: Path) -> None:
+def test_groups_without_a_weight_are_not_active(tmp_path):
     """Their features are in the file of groups, and not in that of weights."""
     weights = Weights(["dense"])
     weights.set(["dense", "a"], [0.5, 0.25])
@@ -273,17 +269,17 @@ def test_groups_without_a_weight_are_not_active(tmp_path: Path) -> None:
     save_groups(tmp_path / tuned.GROUPS, FeatureGroups.of(np.array([-1, 0, 1]), 1), values, names)
 
     class Nothing(tuned.Corpus):
-        def __init__(self) -> None:
+        def __init__(self):
             self._sets = {"test": Sentences.of([], [])}
 
-        def system(self, *_: object) -> tuple[object, Weights]:
+        def system(self, *_):
             return SimpleNamespace(features=weights.features), weights
 
     found = Nothing().test([], tmp_path, tmp_path / tuned.TEST)
     assert found == tuned.Features(active=2, reused=0, atomic=2)
 
 
-def test_nested_cross_validation_is_told_as_it_came_out() -> None:
+def test_nested_cross_validation_is_told_as_it_came_out():
     """Groups are in one fold each, and the page has the table of what was measured."""
     folder = RESULTS / "lists"
     assert nested.table(str(folder / "nested.csv")) in (folder / "README.md").read_text("utf-8")
