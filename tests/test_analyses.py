@@ -95,7 +95,7 @@ def test_counts_of_overlap(first, second):
         assert one.same_sign is None is one.correlation
 
 
-@pytest.mark.parametrize("count", range(3, 12))
+@pytest.mark.parametrize("count", [3, 11])
 def test_weights_of_a_group_have_no_correlation(count):
     equal = {f"r:{i}": 0.1 for i in range(count)}
     others = {name: float(i) for i, name in enumerate(equal)}
@@ -147,11 +147,6 @@ def test_weights_of_two_runs(run, tmp_path):
     assert (found["dense"]["|B|"], found["dense"]["|A ∩ B|"]) == ("1", "1")
     assert int(found["all"]["|A|"]) == len(weights)
     assert is_svg(picture) and outcome.err == f"picture: {picture}\n"
-    # Two long names are letters, which the table and the picture explain; CSV has no room for that.
-    assert found["all"]["A"] == str(run.folder)
-    outcome = analyse(tmp_path, "overlap", run.folder, "own", f"plot={picture}")
-    assert f"- A: {run.folder}\n" in outcome.out
-    assert f"A: {run.folder}" in re.findall(r"<!-- (.*?) -->", picture.read_text())
 
 
 def test_decoded_sets_are_those_of_n_best_lists(run, tmp_path):

@@ -3,12 +3,9 @@
 import json
 from pathlib import Path
 
-import pytest
-from commands import MODEL, run_command, train_until_saved
-from runs import Run, complete, drop_kept, lengthen, read_log, retarget, sweep
+from commands import MODEL, run_command
+from runs import Run, complete, drop_kept, lengthen, read_log, sweep
 from stand_ins import FakeTrain
-
-from torchtune_smt.core.errors import InputError
 
 SHORT = True
 SMALL = ["data.test=null", "decoder.k=10", "decoder.pop_limit=5", "tuner.sentences=20", "threads=1"]
@@ -66,26 +63,3 @@ def test_it_is_the_run_that_was_done_from_the_start(place):
     assert record["overrides"] == list(longer.overrides)
     assert record["parts"][0] == before["parts"][0]
     assert len(record["parts"]) == 2
-
-
-def test_a_stopped_run_gets_another_number_of_iterations(place):
-    before = Run(place / "stopped", (*BASE, "tuner.iterations=3"))
-    train_until_saved(place, *before.overrides, f"hydra.run.dir={before.folder}")
-    assert before.stopped
-    record = {"overrides": list(before.overrides), "start": "", "parts": []}
-    (before.folder / "run.json").write_text(json.dumps(record))
-    after = Run(before.folder, (*BASE, "tuner.iterations=2"))
-    other = Run(before.folder, (*after.overrides, "seed=3"))
-    with pytest.raises(InputError, match="was run with .* and now it would be"):
-        complete(other, retarget(other), start=Train(place), tick=0.0)
-    resuming = retarget(after)
-    assert resuming == ("tuner.iterations=2",)
-    assert complete(after, resuming, start=Train(place), tick=0.0)
-    whole = Run(place / "whole", after.overrides)
-    assert complete(whole, retarget(whole), start=Train(place), tick=0.0)
-    assert read_log(after.folder) == read_log(whole.folder)
-    weights = [(run.folder / "weights.txt.gz").read_bytes() for run in (after, whole)]
-    assert weights[0] == weights[1]
-    # A finished one is of its own number.
-    with pytest.raises(InputError, match="was run with"):
-        complete(before, retarget(before), start=Train(place), tick=0.0)

@@ -29,7 +29,6 @@ from stand_ins import FakeCorpus, result
 from tables import Section
 from tuned import configuration
 
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.sentences import Sentences
@@ -109,21 +108,6 @@ def plain(row: str, seed: int = 1, **given: object) -> dict[str, Any]:
     values = dataclasses.asdict(result("pro_dev", corpus="fisher", p_test=0.01, p_devtest=0.5))
     values["significance"] = "randomization"
     return {k: v for k, v in values.items() if k in fields} | {"row": row, "seed": seed} | given
-
-
-def test_rows_of_another_table_are_refused(tmp_path):
-    path = tmp_path / "table.csv"
-    tables.write_csv(path, [Section("fisher", "", [result("oscar"), result("pro_dev")])])
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([lines[0], lines[1].replace("2000", "many"), lines[2]]) + "\n")
-    with pytest.raises(InputError, match=r"table.csv:2: is no row of this table .*many"):
-        read_results(path, Result)
-    path.write_text(f"{lines[0]}\n{lines[1]}\n{lines[2]},more\n")
-    with pytest.raises(InputError, match=r"table.csv:3: .*number of columns"):
-        read_results(path, Result)
-    (tmp_path / tables.RESULT).write_text("{}")
-    with pytest.raises(InputError, match="is no result of a row"):
-        Result.load(tmp_path)
 
 
 def liu_place(folder: Path, one: Any) -> Path:

@@ -165,7 +165,7 @@ class Options:
 
 def rows_of(name: str, keys: Sequence[str], sets: Sequence[str]) -> list[str]:
     """Return the rows that there are of a corpus, as SET/ROW."""
-    there = [one for one in sets if one in SIZES[name]]
+    there = [one for one in sets if one in SIZES.get(name, ())]
     keys = [key for key in keys if key in (ON_CALLHOME if name == CALLHOME else ROWS)]
     return [f"{one}/{key}" for one in there for key in keys if one in ROWS[key].sets]
 
