@@ -83,10 +83,10 @@ def test_what_waits_is_seen():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_step_that_does_not_wait_says_later_what_was_wrong(device):
-    def begin(**options):
+    def begin():
         model = torch.nn.Embedding(4, 2, sparse=True, dtype=torch.float64)
         model.weight.data.fill_(1.0)
-        optimizer = AdaGrad(model.to(device).parameters(), 0.5, L1(0.1), **options)
+        optimizer = AdaGrad(model.to(device).parameters(), 0.5, L1(0.1), wait=False)
         optimizer.attach(model)
         return model, optimizer
 
@@ -104,14 +104,10 @@ def test_a_step_that_does_not_wait_says_later_what_was_wrong(device):
         ({"around": True}, RuntimeError, "attach"),
     ]
     for fault, kind, word in faults:
-        model, optimizer = begin(wait=False)
-        twin, plain = begin(wait=True)
-        for both in ((model, optimizer), (twin, plain)):
-            step(*both)
-            step(*both, row=1)
+        model, optimizer = begin()
+        step(model, optimizer)
+        step(model, optimizer, row=1)
         step(model, optimizer, **fault)
-        with pytest.raises(kind):
-            step(twin, plain, **fault)
         with pytest.raises(kind, match=rf"{word}.*wait=True"):
             model.eval()
         assert model.weight.isfinite().all()
