@@ -182,6 +182,7 @@ class GrammarDecoder(Decoder):
     longest: words that a rule may cover.
     templates: sparse features.
     orientations: how phrases can be ordered, if the decoder tells that.
+    options: k, the length of the lists, more limits, and these; all are attributes:
     max_words: longer sentences are refused: memory grows with the square of their length.
     unique: whether a list holds each string once, with its best derivation.
     unknown ("keep", "drop"): whether words that no rule covers (see `uncovered`) are copied, or
@@ -190,7 +191,6 @@ class GrammarDecoder(Decoder):
     seconds: a sentence whose search takes longer is an error; by default none is.
     keep_mb: memory, in MB, for what of a sentence does not depend on weights: one that is decoded
         again and again, as in tuning, then takes less time. The result does not depend on it.
-    options: these, k (the length of the lists) and more limits; all are attributes.
 
     Of the class:
     own: its dense features, which stand behind those of the grammar, and which that has none of:
@@ -217,7 +217,9 @@ class GrammarDecoder(Decoder):
     table_limit: int = NO_LIMIT
     unique: bool
     unknown: str
+    threads: int
     seconds: float | None
+    keep_mb: float
     _columns: Columns
 
     def __init__(
@@ -225,13 +227,10 @@ class GrammarDecoder(Decoder):
         model: Model,
         longest: int,
         templates: Sequence[RuleTemplate],
+        options: Mapping[str, Any],
         orientations: Sequence[str] = (),
-        *,
-        threads: int,
-        keep_mb: float,
-        **options: Any,
     ) -> None:
-        check_arguments(type(self), options | {"threads": threads, "keep_mb": keep_mb})
+        check_arguments(type(self), options)
         for name, value in options.items():
             setattr(self, name, value)
         self.grammar = model.grammar
@@ -254,8 +253,8 @@ class GrammarDecoder(Decoder):
         self._alone_lock = Lock()
         # The sentences decoded last, with the symbols of all rules that match each.
         self._last: list[tuple[Source, Int32]] = []
-        self._map: Any = ThreadPoolExecutor(threads).map if threads > 1 else map
-        self._kept = KeptSentences(1e6 * keep_mb)
+        self._map: Any = map if self.threads == 1 else ThreadPoolExecutor(self.threads).map
+        self._kept = KeptSentences(1e6 * self.keep_mb)
 
     def _options(self, rules: SentenceRules, targets: Targets) -> Any:
         """Return what a search needs besides, and does not depend on weights; runs in threads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -72,20 +72,10 @@ class HieroDecoder(GrammarDecoder):
     ) -> None:
         if model.grammar.reordering is not None:
             raise ValueError("this model scores how phrases are reordered; take decoder=phrase")
-        super().__init__(
-            model,
-            max_span,
-            templates,
-            max_words=max_words,
-            unique=unique,
-            unknown=unknown,
-            threads=threads,
-            seconds=seconds,
-            keep_mb=keep_mb,
-            k=k,
-            pop_limit=pop_limit,
-            max_span=max_span,
-        )
+        options: dict[str, Any] = {"k": k, "pop_limit": pop_limit, "max_span": max_span}
+        options |= {"max_words": max_words, "unique": unique, "unknown": unknown}
+        options |= {"threads": threads, "seconds": seconds, "keep_mb": keep_mb}
+        super().__init__(model, max_span, templates, options)
         own = len(model.grammar.dense_names)
         self._columns = Columns(own, -1, -1, own, own, 1.0, own + len(self.own) - 1, -1)
 

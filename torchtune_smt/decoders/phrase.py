@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torchtune_smt.core.accepts import accepting, integer
 from torchtune_smt.core.arrays import Int32, UInt8
@@ -96,8 +96,10 @@ class PhraseDecoder(GrammarDecoder):
     ) -> None:
         given = {"pop_limit": pop_limit, "stack_size": stack_size, "table_limit": table_limit}
         given["distortion_limit"] = distortion_limit
-        limits = {**LIMITS, **model.limits}
-        limits |= {name: limit for name, limit in given.items() if limit is not None}
+        options: dict[str, Any] = {**LIMITS, **model.limits}
+        options |= {name: limit for name, limit in given.items() if limit is not None}
+        options |= {"k": k, "max_words": max_words, "unique": unique, "unknown": unknown}
+        options |= {"threads": threads, "seconds": seconds, "keep_mb": keep_mb}
         if model.grammar.gaps:
             raise ValueError(
                 "it is phrase-based, and this grammar has gaps; take model=phrase or moses"
@@ -105,20 +107,7 @@ class PhraseDecoder(GrammarDecoder):
         # Without a model of reordering, templates still look at how phrases are ordered.
         reordering = model.grammar.reordering
         kind = "msd" if reordering is None else reordering.kind
-        super().__init__(
-            model,
-            max_words,
-            templates,
-            ORIENTATIONS[kind],
-            max_words=max_words,
-            unique=unique,
-            unknown=unknown,
-            threads=threads,
-            seconds=seconds,
-            keep_mb=keep_mb,
-            k=k,
-            **limits,
-        )
+        super().__init__(model, max_words, templates, options, ORIENTATIONS[kind])
         own = len(model.grammar.dense_names)
         self._kind = list(ORIENTATIONS).index(kind)
         self._hierarchical = reordering is not None and reordering.hierarchical
