@@ -20,7 +20,6 @@ STARTED = "init.file=batch_l1/weights.txt.gz"
 
 TUNERS = {
     "pro": ["tuner=pro", "tuner.interpolation=1"],
-    "one_thread": ["tuner=pro", "tuner.interpolation=1", "threads=1"],
     "last": ["tuner=pro", "tuner.result=last", "tuner.keep_lists=true"],
     "full": ["tuner=mira", "tuner.tune_on=train", "tuner.sentences=60", "lm=full"],
     "l1": ["tuner=stochastic", *L1],
@@ -28,24 +27,20 @@ TUNERS = {
 }
 
 
-def tune(place: Path, *options: str) -> str:
-    return run_command("train", *MODEL, *SHORT, *options, folder=place).check().out
-
-
 @pytest.fixture(scope="module")
 def runs(place: Path) -> dict[str, str]:
     """What each of the tuners prints; its folder has its name."""
-    return {
-        name: tune(place, *options, f"hydra.run.dir=batch_{name}")
-        for name, options in TUNERS.items()
-    }
+    said = {}
+    for name, options in TUNERS.items():
+        given = [*MODEL, *SHORT, *options, f"hydra.run.dir=batch_{name}"]
+        said[name] = run_command("train", *given, folder=place).check().out
+    return said
 
 
-def scores(out: str) -> dict[str, list[float]]:
+def scores(out: str) -> list[float]:
     """Return BLEU of dev before and after."""
-    rows = [line.split() for line in out.splitlines()]
-    found = [row for row in rows if len(row) == 4 and row[0] == "dev"]
-    return {row[0]: [float(row[1]), float(row[2])] for row in found}
+    found = re.findall(r"^ *dev +(\S+) +(\S+) +\S+$", out, re.MULTILINE)
+    return [float(score) for score in found[-1]]
 
 
 def test_sparse_weights_keep_their_ratios(place, runs):
@@ -62,7 +57,7 @@ def test_sparse_weights_keep_their_ratios(place, runs):
 @pytest.mark.parametrize("name", TUNERS)
 def test_weights_get_better(name: str, runs: dict[str, str], place: Path) -> None:
     out, folder = runs[name], place / f"batch_{name}"
-    before, after = scores(out)["dev"]
+    before, after = scores(out)
     assert after > before + 1 and "best iteration: " in out
     values = weights_of(folder / "weights.txt.gz").values()
     assert np.isfinite([*values]).all() and len(values) >= 10
@@ -87,8 +82,6 @@ def test_what_is_recorded(runs: dict[str, str], place: Path) -> None:
     is_last = last["best_iteration"] == 2
     assert is_last or f"last iteration: 2, dev BLEU {lines[1]['bleu/dev']:.2f}" in runs["pro"]
     assert f"iteration 1: dev BLEU {lines[0]['bleu/dev']:.2f}" in runs["pro"]
-    weights = [place / f"batch_{name}" / "weights.txt.gz" for name in ("pro", "one_thread")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 def test_lists_that_are_kept(runs: dict[str, str], place: Path) -> None:
@@ -101,18 +94,17 @@ def test_lists_that_are_kept(runs: dict[str, str], place: Path) -> None:
     assert lists.lists().statistics is not None
 
 
-def config(place: Path, *options: str) -> str:
-    return run_command("train", *options, "--cfg", "job", folder=place).check().out
-
-
-def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
-    assert "pairs: 50" in config(place, "tuner=pro")
-    assert "pairs: 50" in config(place, "tuner=stochastic")
-    assert "pairs: 15" in config(place, "tuner=mira")
-    assert "pairs: 15" in config(place, "tuner=pro", "sampler=pro")
-    assert "pairs: 7" in config(place, "tuner=pro", "sampler.pairs=7")
-    assert "AllPairs" in config(place, "tuner=pro", "sampler=all")
-    assert "AllPairs" in config(place, "sampler=all", "tuner=pro")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["tuner=pro"], "pairs: 50"),
+        (["tuner=mira"], "pairs: 15"),
+        (["tuner=pro", "sampler=pro"], "pairs: 15"),
+        (["sampler=all", "tuner=pro"], "AllPairs"),
+    ],
+)
+def test_pro_takes_fifty_pairs_unless_told_otherwise(options, said, place: Path) -> None:
+    assert said in run_command("train", *options, "--cfg", "job", folder=place).check().out
 
 
 REFUSED = {
@@ -164,7 +156,7 @@ def tune_on_lists(lists: Path, *options: str) -> Outcome:
 @pytest.mark.parametrize("tuner", [["tuner=mira"], ["tuner=stochastic", "loss=softmax"]])
 def test_stored_lists(tuner: list[str], lists: Path, tmp_path: Path) -> None:
     out = tune_on_lists(lists, f"hydra.run.dir={tmp_path}", *tuner).check().out
-    before, after = scores(out)["dev"]
+    before, after = scores(out)
     assert after > before + 20
     lines = [line for line in out.splitlines() if re.search(r"iteration \d+: dev BLEU", line)]
     assert "360 new hypotheses of 360" in lines[0]
@@ -197,8 +189,7 @@ def test_runs_on_lists_without_words_have_no_translations(lists: Path, tmp_path:
     assert "tells more" not in out
     (tmp_path / "ref").write_text("a b\n" * 30)
     given = [tmp_path / "0", "split=dev", f"references={tmp_path / 'ref'}"]
-    for command in (["compare", *given], ["analyse", "reordering", *given, tmp_path / "1"]):
-        run_command(str(command[0]), *command[1:], folder=lists).refused(error)
+    run_command("compare", *given, folder=lists).refused(error)
     assert run_command("analyse", "progress", tmp_path, folder=lists).check().out
     weights = f"weights={tmp_path / '0' / 'weights.txt.gz'}"
     said = "features.dat: is one of Moses's tuning files, no n-best list, and has no words; "
@@ -217,15 +208,10 @@ def test_the_cure_that_mert_names_for_lists(lists: Path, tmp_path: Path) -> None
     said = "the k-best lists have 5 features, 2 of them dense, and this tuner"
     outcome.refused(said, "set decoder.features=dense, or name some")
     assert "scoring" not in outcome.out
-    for choice, names in {
-        "dense": ["good0", "bad0"],
-        "[W,good0]": ["good0", "W_0", "W_1", "W_2"],
-    }.items():
-        run = tmp_path / f"run{len(names)}"
-        options = [*mert, f"decoder.features={choice}", f"hydra.run.dir={run}"]
-        before, after = scores(tune_on_lists(lists, *options).check().out)["dev"]
-        assert after > before + 20
-        assert [*weights_of(run / "weights.txt.gz")] == names
+    options = [*mert, "decoder.features=[W,good0]", f"hydra.run.dir={tmp_path}"]
+    before, after = scores(tune_on_lists(lists, *options).check().out)
+    assert after > before + 20
+    assert [*weights_of(tmp_path / "weights.txt.gz")] == ["good0", "W_0", "W_1", "W_2"]
 
 
 def test_start_weights_of_features_that_lists_do_not_have(lists: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -30,9 +31,9 @@ SMALL = [
 
 
 def small(options: Sequence[str]) -> list[str]:
-    """Return the options of a short run; some groups are not learnt in passes."""
-    takes_none = {"tuner.learning=batch", "tuner.learning=random_pairs"} & set(options)
-    return [o for o in SMALL if not (takes_none and o.startswith("tuner.passes="))]
+    """Return the options of a short run; groups of the minimum are not learnt in passes."""
+    batch = "tuner.learning=batch" in options
+    return [o for o in SMALL if not (batch and o.startswith("tuner.passes="))]
 
 
 def tune(place: Path, name: str, *options: str) -> str:
@@ -66,14 +67,10 @@ def test_shards_of_pairs_on_workers(place: Path) -> None:
 
 def test_what_is_recorded(out: str, place: Path) -> None:
     lines = metrics(place / "grouping")
-    steps = [line["step"] for line in lines]
-    assert steps == sorted(steps)
     learned = [line for line in lines if "groups/number" in line]
     assert len(learned) == 2
     for line in learned:
         assert line["groups/features"] >= line["groups/number"] > 0
-        assert line["groups/largest"] >= 1
-        assert line["oscar/steps"] == 5 * line["oscar/pairs"] > 0
         assert line["oscar/dimension"] > line["groups/features"]
         assert line.keys() >= {"seconds/decoding", "seconds/learning", "lists/new"}
         assert f"d = {int(line['oscar/dimension']):,}" in out
@@ -86,16 +83,13 @@ def test_what_is_recorded(out: str, place: Path) -> None:
     assert lines[-1]["bleu/dev_tuned"] == pytest.approx(max(scores), abs=1e-9)
     best = 1 + scores.index(max(scores))
     assert f"best iteration: {best}\n" in out
-    assert f"iteration {best}: dev BLEU {max(scores):.2f}, " in out
     assert "  groups.tsv.gz         groups: " in out
     left = {path.name for path in (place / "grouping").iterdir()}
     assert not left & {"lists", "checkpoint.pt", "checkpoint.names"}
     assert {"fit/bleu", "fit/loss", "fit/pairs"} < {name for line in lines for name in line}
     events = EventAccumulator(str(place / "grouping" / "tensorboard")).Reload()
-    tags = events.Tags()
-    assert "groups/picture" in tags["images"]
     assert len(events.Images("groups/picture")) == 2
-    assert {"groups/weights", "groups/log10_sizes"} <= set(tags["histograms"])
+    assert {"groups/weights", "groups/log10_sizes"} <= set(events.Tags()["histograms"])
 
 
 def test_threads_and_seeds(out: str, place: Path) -> None:
@@ -111,12 +105,8 @@ def test_threads_and_seeds(out: str, place: Path) -> None:
 
 def test_pairs_that_memory_does_not_hold(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence, and no file of the run is half there."""
-
-    def no_room(*arguments: object) -> None:
-        raise MemoryError
-
     with monkeypatch.context() as patch:
-        patch.setattr(ProSampler, "sample", no_room)
+        patch.setattr(ProSampler, "sample", Mock(side_effect=MemoryError))
         outcome = run_command("train", *MODEL, *small([]), "hydra.run.dir=no_room", folder=place)
     said = "error: there is no room for all pairs (there was for those of 0 k-best lists): lower "
     outcome.refused(f"{said}sampler.pairs or tuner.sentences")
@@ -124,8 +114,6 @@ def test_pairs_that_memory_does_not_hold(place: Path, monkeypatch: pytest.Monkey
     left = {str(file.relative_to(folder).parent) for file in folder.rglob("*") if file.is_file()}
     # Lists of a whole iteration, and what was said and measured before.
     assert left == {".", ".hydra", "tensorboard", "lists/learning"}
-    files = {file.name for file in folder.iterdir() if file.is_file()}
-    assert files == {"config.yaml", "metrics.jsonl", "train.log"}
     assert len(ListStore.open(folder / "lists" / "learning", n_dense=12).sizes) == 1
 
 
@@ -141,9 +129,6 @@ def test_the_file_has_the_groups_of_the_weights(out: str, place: Path, prepared:
         (line,) = (line for line in metrics(folder) if "groups/number" in line)
         assert line["merged/features"] > line["merged/left"] > 0
         assert line["minimum/reached"] == 1 and line["minimum/fraction"] == 0.1
-        same = line["diagnosis/overlap_features"]
-        assert f"with other pairs of the same lists {same:.0%} of the features in groups" in said
-        assert 0 <= line["diagnosis/overlap_together"] <= 1 > same > 0
         assert 0 < line["minimum/residual"] <= 1e-4
         # Where the loss is hardly larger than what smoothes it, that is said.
         assert line["minimum/gap"] < 5e-3 or "the hinge may be mu/2 above its smoothing" in said
@@ -158,12 +143,6 @@ def test_the_file_has_the_groups_of_the_weights(out: str, place: Path, prepared:
     assert groups.n_sparse >= np.count_nonzero(group_weights[len(dense) :]) > 0
     active = sum(line.get("groups/active", 0) for line in metrics(folder)[-3:])
     assert active > 0
-
-
-def test_groups_tuned_by_another_solver(place: Path) -> None:
-    options = ["tuner.solver._target_=torchtune_smt.tuners.mira.KBestMira", "tuner.iterations=1"]
-    tune(place, "grouping_mira", *options, "tuner.dev.interpolation=1")
-    assert (place / "grouping_mira" / "groups.tsv.gz").exists()
 
 
 _BATCH = "tuner.learning=batch regularizer.fraction=0.1"
@@ -201,26 +180,17 @@ def test_what_makes_no_sense_is_refused(place: Path, options: str) -> None:
     run_command("train", *arguments, folder=place).refused(REFUSED[options])
 
 
-@pytest.mark.parametrize(
-    ("group", "text", "line"),
-    [
-        ("regularizer", "defaults: [oscar]\nlambda1: 0\nlambda2: 1e-8\n", 3),
-        ("experiment", "# @package _global_\nregularizer:\n  lambda1: 1e-9\n", 3),
-    ],
-)
-def test_lambdas_of_a_file_are_not_a_ratio_in_silence(
-    place: Path, group: str, text: str, line: int
-) -> None:
+def test_lambdas_of_a_file_are_not_a_ratio_in_silence(place: Path) -> None:
     """Under the default noise they would be; who writes both, or noise on its own, means it."""
-    path = place / "mine" / group / "ratio.yaml"
+    text = "# @package _global_\nregularizer:\n  lambda1: 1e-9\n"
+    path = place / "mine" / "experiment" / "ratio.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    common = ["tuner=grouping", "tuner.learning=batch", f"{group}=ratio", "--config-dir=mine"]
+    common = ["tuner=grouping", "tuner.learning=batch", "experiment=ratio", "--config-dir=mine"]
     common += ["hydra.run.dir=bad", "data.dev=nowhere"]
-    said = f"ratio.yaml:{line}: regularizer.noise=0.95 says how strong"
+    said = "ratio.yaml:3: regularizer.noise=0.95 says how strong"
     run_command("train", *common, folder=place).refused(said)
-    for meant in (["regularizer.noise=0.9"], ["regularizer.noise=null"], []):
+    for meant in (["regularizer.noise=null"], []):
         if not meant:
-            indent = "  " * (group == "experiment")
-            path.write_text(f"{text}{indent}noise: 0.95\n")
+            path.write_text(f"{text}  noise: 0.95\n")
         assert "nowhere" in run_command("train", *common, *meant, folder=place).err

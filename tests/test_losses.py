@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from small_lists import listed
 
 from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.core.scoring import score_rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import (
@@ -206,18 +205,6 @@ def test_what_a_list_shares_is_not_learnt_from(loss, gap):
         others = p[1:] * (g - p[1:] @ g)
     x = np.array([row[0] - gap for row in rows[1:]])
     assert found[0] == pytest.approx(others @ x, rel=1e-9)
-
-
-def test_noise_of_a_sum_over_rows_is_no_gradient():
-    noisy, sum_ = 0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1
-    lists = kbest([{0: noisy, 1: 1.0}, {0: sum_}, {}], [0, 0, 0])
-    rows = lists.rows.differences(np.array([[0, 2], [1, 2]]))
-    for drop_noise in (False, True):
-        w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-        hope, fear = score_rows(rows, w, drop_noise=drop_noise)
-        (fear - hope).backward()
-        first, second = w.grad.to_dense().tolist()
-        assert second == -1 and (first == 0) == drop_noise
 
 
 def test_numbers_that_are_not_finite_are_refused():

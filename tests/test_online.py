@@ -15,11 +15,10 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import AdaGrad
-from torchtune_smt.regularizers import L1, NoRegularizer
+from torchtune_smt.regularizers import L1
 from torchtune_smt.runs.rounds import Progress, Rounds
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
-from torchtune_smt.tuners.sentences import score_corpus, translate
 
 DENSE = ["model", "length"]
 START = {"model": 0.3, "length": -0.1}
@@ -99,41 +98,18 @@ def sentences_of(lists):
     return Sentences.of([["f"]] * len(lists), [[words.split()] for words in best])
 
 
-def make_tuner(
-    lists,
-    *,
-    sampler=None,
-    strength=STRENGTH,
-    reduction="sum",
-    batch_size=3,
-    shuffle=True,
-    seed=1,
-    start=None,
-):
+SAMPLER = ProSampler(candidates=50, pairs=6)
+
+
+def make_tuner(lists, *, sampler=SAMPLER, strength=STRENGTH, start=None, **options):
     decoder = ListDecoder(lists)
     weights = Weights(DENSE)
     first = start or START
     weights.set(list(first), list(first.values()))
-    optimizer = AdaGrad(
-        [weights.parameter],
-        lr=LR,
-        regularizer=L1(strength) if strength else NoRegularizer(),
-        unregularized=len(DENSE),
-    )
-    tuner = OnlineTuner(
-        decoder,
-        weights,
-        sentences_of(lists),
-        GivenGains(decoder),
-        sampler or ProSampler(candidates=50, pairs=6),
-        Logistic(reduction),
-        optimizer,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        towards="start" if start else "zero",
-    )
-    return tuner, decoder
+    optimizer = AdaGrad([weights.parameter], LR, L1(strength), unregularized=len(DENSE))
+    given = (sentences_of(lists), GivenGains(decoder), sampler, Logistic(), optimizer)
+    options = {"batch_size": 3, "seed": 1, "towards": "start" if start else "zero", **options}
+    return OnlineTuner(decoder, weights, *given, **options), decoder
 
 
 def values_of(weights):
@@ -197,7 +173,7 @@ def test_weights_are_those_of_the_eager_method(seed):
         names = sorted({name for hypotheses in lists for _, row, _ in hypotheses for name in row})
         start = START | {name: 0.3 - 0.1 * i for i, name in enumerate(names[::3]) if i != 3}
     tuner, decoder = make_tuner(lists, seed=seed, start=start)
-    reference = Reference(lists, ProSampler(candidates=50, pairs=6), seed)
+    reference = Reference(lists, SAMPLER, seed)
     if start is not None:
         reference.weight, reference.center = dict(start), start
     for epoch in (1, 2, 3):
@@ -213,8 +189,6 @@ def test_weights_are_those_of_the_eager_method(seed):
             assert report.numbers["train/lr"] == LR
             gains = [rank(lists[i], before)[0][2] for i in decoder.batches[-1]]
             assert report.numbers["train/gain"] == pytest.approx(sum(gains) / len(gains))
-            assert report.text == f"gain {report.numbers['train/gain']:.4f}"
-            assert report.numbers["speed/milliseconds_outside_decoding"] >= 0
         # All of them are up to date where an epoch ends and is evaluated.
         expected = {name: value for name, value in reference.weight.items() if value}
         assert values_of(tuner.weights) == pytest.approx(expected, abs=1e-12)
@@ -283,23 +257,9 @@ def test_subsets_are_numbered_anew_and_keep_their_place_in_the_bitext():
         [["a"], ["b"], ["c"]], [[["x"]], [["y"], ["z"]], [["w"]]], training=True
     )
     subset = sentences.subset([1, 2])
-    assert [(s.index, s.words, s.train_index) for s in subset.sources] == [
-        (0, ["b"], 1),
-        (1, ["c"], 2),
-    ]
+    found = [(s.index, s.words, s.train_index) for s in subset.sources]
+    assert found == [(0, ["b"], 1), (1, ["c"], 2)]
     assert subset.references == [[["y"], ["z"]], [["w"]]]
-    assert [s.train_index for s in Sentences.of([["a"]], [[["x"]]]).sources] == [-1]
-
-
-def test_translation_and_its_score():
-    lists = random_lists(0, sentences=5)
-    sentences = sentences_of(lists)
-    weights = Weights(DENSE)
-    weights.set(list(START), list(START.values()))
-    lines = translate(ListDecoder(lists), weights, sentences.sources, batch_size=2)
-    assert lines == [rank(hypotheses, START)[0][0] for hypotheses in lists]
-    best = [" ".join(references[0]) for references in sentences.references]
-    assert score_corpus(best, sentences).score >= score_corpus(lines, sentences).score
 
 
 @pytest.mark.parametrize("learns", [False, True])

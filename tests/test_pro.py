@@ -17,10 +17,10 @@ from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.samplers import AllPairs, ProSampler, pair_rows
+from torchtune_smt.samplers import AllPairs, ProSampler
 from torchtune_smt.tuners.grouping.tuner import scale_solver
 from torchtune_smt.tuners.mert import Mert
-from torchtune_smt.tuners.pro import Pro, Scaling
+from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.solver import wants_pairs
 from torchtune_smt.tuners.stochastic import Stochastic
 
@@ -44,9 +44,8 @@ def test_regression(seed, n, sigma):
     rng = np.random.default_rng(seed)
     matrix = rng.integers(-2, 3, (n, 6)) * rng.integers(0, 2, (n, 6)) + 0.0
     matrix[:, :2] += rng.normal(size=(n, 2))
-    found = Pro(AllPairs(), sigma=sigma, tolerance=1e-9).solve_pairs(
-        rows_of(matrix), rng.normal(size=6), ()
-    )
+    solver = Pro(AllPairs(), sigma=sigma, tolerance=1e-9)
+    found = solver.solve_pairs(rows_of(matrix), rng.normal(size=6), ())
     expected = sklearn_weights(matrix, sigma)
     np.testing.assert_allclose(found.weights, expected, rtol=1e-4, atol=1e-5)
     least = objective(matrix, expected, sigma)
@@ -56,31 +55,6 @@ def test_regression(seed, n, sigma):
     assert found.report["derivative"] <= 1e-6
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 10**6), st.integers(1, 60))
-def test_scaled_variables(seed, n):
-    """w = A⁻ᵀ v, where A Aᵀ is the largest curvature in the block of frequent features."""
-    rng = np.random.default_rng(seed)
-    present = rng.random((n, 7)) < [0.9, 0.9, 0.9, 0.1, 0.1, 0.1, 0.0]
-    matrix = rng.normal(size=(n, 7)) * present * np.logspace(-2, 2, 7)
-    # Columns that are the same.
-    matrix[:, 1] = matrix[:, 0]
-    scaling = Scaling(rows_of(matrix), 7, 0.5, "cpu")
-    w, other = torch.from_numpy(rng.normal(size=(2, 7)))
-    v = scaling.scaled(w)
-    torch.testing.assert_close(scaling.weights(v), w, rtol=1e-6, atol=1e-9)
-    # Derivatives along any direction are the same in both.
-    torch.testing.assert_close(scaling.derivative(other) @ v, other @ w, rtol=1e-6, atol=1e-6)
-    frequent = np.flatnonzero(4 * (matrix != 0).sum(0) >= n)
-    back = np.stack([scaling.weights(one).numpy() for one in torch.eye(7, dtype=torch.float64)])
-    largest = matrix.T @ matrix / 2 + 0.5 * np.eye(7)
-    seen = back @ largest @ back.T
-    np.testing.assert_allclose(np.diag(seen), 1.0, rtol=1e-6)
-    np.testing.assert_allclose(
-        seen[np.ix_(frequent, frequent)], np.eye(frequent.size), rtol=0, atol=1e-6
-    )
-
-
 def test_values_of_any_size_take_few_steps():
     rng = np.random.default_rng(3)
     matrix = rng.normal(size=(500, 40)) @ rng.normal(size=(40, 40)) * np.logspace(-2, 2, 40)
@@ -88,28 +62,19 @@ def test_values_of_any_size_take_few_steps():
     found = Pro(AllPairs(), tolerance=1e-6).solve_pairs(rows_of(matrix), np.zeros(40), ())
     assert found.report["derivative"] <= 1e-6
     assert found.report["steps"] <= 100
-    few = Pro(AllPairs(), tolerance=1e-15, steps=3).solve_pairs(rows_of(matrix), np.zeros(40), ())
-    assert few.report["steps"] == 3
     least = objective(matrix, sklearn_weights(matrix, 1.0), 1.0)
     assert objective(matrix, found.weights, 1.0) <= least * (1 + 1e-9)
 
 
-def lists_of(*gains):
-    """Return a list of hypotheses with these gains, each with a feature of its own."""
-    kbest = KBest(index=4, rows=rows_of(np.eye(len(gains))), gain=np.array(gains))
-    return KBestLists.of([kbest])
-
-
 def test_lists():
-    sampler = AllPairs(threshold=0.1)
-    lists = lists_of(0.1, 0.5, 0.3)
-    found = Pro(sampler).solve(lists, np.zeros(3), (1, 2))
-    same = Pro(sampler).solve_pairs(pair_rows(lists, sampler, (1, 2)), np.zeros(3), ())
-    assert found.weights.tolist() == same.weights.tolist()
+    def lists_of(*gains):
+        kbest = KBest(index=4, rows=rows_of(np.eye(len(gains))), gain=np.array(gains))
+        return KBestLists.of([kbest])
+
+    found = Pro(AllPairs(threshold=0.1)).solve(lists_of(0.1, 0.5, 0.3), np.zeros(3), (1, 2))
     assert found.weights.argsort().tolist() == [0, 2, 1]
-    for gains in ([0.5], [0.5, 0.5], [0.5, 0.51]):
-        with pytest.raises(InputError, match="no list has a pair .* sampler.threshold"):
-            Pro(ProSampler()).solve(lists_of(*gains), np.zeros(len(gains)), (1,))
+    with pytest.raises(InputError, match="no list has a pair .* sampler.threshold"):
+        Pro(ProSampler()).solve(lists_of(0.5, 0.51), np.zeros(2), (1,))
     # Two strings of one feature vector: nothing to learn, and nothing to fall over.
     found = Pro(AllPairs()).solve_pairs(rows_of(np.zeros((2, 3))), np.ones(3), ())
     assert found.weights.tolist() == [0, 0, 0]
@@ -133,7 +98,7 @@ def test_devices():
 
 
 @pytest.mark.parametrize("others", [0, 20])
-@pytest.mark.parametrize("value", [1e155, 1e308, float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [1e155, float("inf"), float("nan")])
 def test_values_too_large_to_be_squared_are_refused(value, others):
     """Of a feature that is in most pairs, and of one in few; none is returned as NaN."""
     matrix = np.array([[value, 0.0], *[[0.0, 1.0]] * (1 + others)])
@@ -150,13 +115,13 @@ DENSE = 2
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 10**6), st.integers(2, 40))
-def test_all_sparse_weights_are_one_feature(seed, n):
+@given(st.integers(0, 10**6), st.integers(2, 40), st.booleans())
+def test_all_sparse_weights_are_one_feature(seed, n, dense_alone):
     rng = np.random.default_rng(seed)
     matrix = rng.integers(-2, 3, (n, 7)) * rng.integers(0, 2, (n, 7)) + rng.normal(size=(n, 1))
     start = rng.normal(size=7)
     # Features without a weight have none afterwards.
-    start[5] = 0.0
+    start[DENSE if dense_alone else 5 :] = 0.0
     solver = scale_solver(Pro(AllPairs(), tolerance=1e-9), DENSE)
     assert wants_pairs(solver)
     found = solver.solve_pairs(rows_of(matrix), start, ()).weights
@@ -164,18 +129,6 @@ def test_all_sparse_weights_are_one_feature(seed, n):
     expected = sklearn_weights(np.column_stack([matrix[:, :DENSE], sparse]), 1.0)
     np.testing.assert_allclose(found[:DENSE], expected[:DENSE], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found[DENSE:], expected[-1] * start[DENSE:], rtol=1e-4, atol=1e-5)
-
-
-def test_weights_of_the_wrong_size_get_the_right_one():
-    """Weights that are five times too large, and have the wrong sign."""
-    rng = np.random.default_rng(5)
-    true = np.concatenate([[0.5, -0.3], rng.normal(size=30)])
-    matrix = rng.normal(size=(20_000, true.size))
-    matrix *= np.where(rng.random(20_000) < 1 / (1 + np.exp(-matrix @ true)), 1, -1)[:, None]
-    start = np.concatenate([[0.0, 0.0], -5 * true[DENSE:]])
-    solver = scale_solver(Pro(AllPairs(), sigma=100.0), DENSE)
-    found = solver.solve_pairs(rows_of(matrix), start, ()).weights
-    np.testing.assert_allclose(found, true, rtol=0.1, atol=0.05)
 
 
 def test_mert_tunes_the_factor_of_any_number_of_weights():
@@ -195,11 +148,3 @@ def test_mert_tunes_the_factor_of_any_number_of_weights():
     np.testing.assert_allclose(
         [*found.weights[:DENSE], factor[0]], expected.weights, rtol=1e-6, atol=1e-9
     )
-
-
-def test_without_sparse_weights_dense_ones_are_tuned():
-    matrix = np.random.default_rng(8).normal(size=(30, 5))
-    start = np.concatenate([np.ones(DENSE), np.zeros(3)])
-    found = scale_solver(Pro(AllPairs()), DENSE).solve_pairs(rows_of(matrix), start, ())
-    expected = sklearn_weights(matrix[:, :DENSE], 1.0)
-    np.testing.assert_allclose(found.weights, [*expected, 0, 0, 0], rtol=1e-4, atol=1e-5)

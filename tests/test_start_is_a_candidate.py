@@ -93,9 +93,7 @@ def test_lists_on_which_tuning_makes_dev_worse(tuner, lists):
     zero = "the order of the lists, as all weights"
     for said in (
         f"best {unit}: 0 (the start)",
-        f"last {unit}: {len(scores)}, dev BLEU {scores[-1]:.2f}",
         f"before tuning: dev BLEU {before:.2f} ({zero} are 0)",
-        f"before: {zero} were 0",
         f"tuning has gained nothing: no {unit} was better on dev than the start",
         "(all are 0: they rank nothing, and leave lists in the order they come in); try",
     ):
@@ -105,11 +103,6 @@ def test_lists_on_which_tuning_makes_dev_worse(tuner, lists):
     first = {int(number): words for number, words, *_ in reversed(fields)}
     assert read_lines(folder / "dev.translations.txt") == [first[n] for n in range(40)]
     assert not (folder / "groups.tsv.gz").exists()
-    # Such weights leave lists as they are.
-    given = [f"weights={tuner}/weights.txt.gz", "input=dense"]
-    done = run_command("rerank", *given, folder=lists).check()
-    assert done.out == (folder / "dev.translations.txt").read_text()
-    assert "all weights are 0, which leaves lists as they are" in done.err
 
 
 @pytest.mark.parametrize(

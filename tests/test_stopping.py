@@ -30,10 +30,7 @@ TUNE = [
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Those of the tests, which get them back.
-
-    Ctrl-C interrupts, though a shell lets what it runs in the background ignore it.
-    """
+    """Those of the tests, which get them back; Ctrl-C interrupts in the background, too."""
     before = [signal.getsignal(s) for s in SIGNALS]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield [signal.default_int_handler, before[1]]
@@ -41,18 +38,13 @@ def handlers():
         signal.signal(s, handler)
 
 
-def python(*arguments, cwd, path=None):
-    """Start Python, with a folder of modules before all others if one is given."""
-    paths = [str(p) for p in (path, Path(__file__).parent.parent) if p is not None]
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def python(*arguments, cwd, path="."):
+    """Run Python, with a folder of modules before all others; return code, and what it says."""
+    paths = os.pathsep.join([str(path), str(Path(__file__).parent.parent)])
+    env, command = {**os.environ, "PYTHONPATH": paths}, [sys.executable, *arguments]
+    given = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 600}
+    done = subprocess.run(command, cwd=cwd, env=env, check=False, **given)
+    return done.returncode, done.stdout, done.stderr
 
 
 def interrupt(number):
@@ -129,9 +121,16 @@ def test_without_a_signal_all_stays_as_it_is(handlers, capsys):
     assert run_stoppable("name", lambda: os.kill(os.getpid(), signal.SIGINT) or 7) == 7
 
 
-def at_import(folder, module, number):
-    """Return a folder whose modules send this process a signal when `module` is imported."""
-    (folder / "sitecustomize.py").write_text(
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [*zip(["train", "translate", "resume", "get-data"], SIGNALS * 2, strict=True)],
+    indirect=["number"],
+)
+def test_while_modules_are_imported(name, number, repository, tmp_path):
+    """Of the console's command by Ctrl-C, and of the script by the other signal."""
+    modules = {"get-data": "torchtune_smt.data.corpora", "translate": "hydra.main"}
+    module = modules.get(name, "torch")
+    (tmp_path / "sitecustomize.py").write_text(
         textwrap.dedent(f"""
             import os, sys
             class Finder:
@@ -141,31 +140,15 @@ def at_import(folder, module, number):
             sys.meta_path.insert(0, Finder())
         """)
     )
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [*zip(["train", "translate", "resume", "get-data"], SIGNALS * 2, strict=True)],
-    indirect=["number"],
-)
-def test_while_modules_are_imported(name, number, repository, tmp_path):
-    """Of the console's command by Ctrl-C, and of the script by the other signal."""
-    module = {"get-data": "torchtune_smt.data.corpora", "translate": "hydra.main"}.get(
-        name, "torch"
-    )
     more, said = (["resume=a run"], "; go on with resume='a run'") if name == "resume" else ([], "")
     name = "train" if name == "resume" else name
-    path = at_import(tmp_path, module, number)
     place = tmp_path / "place"
     place.mkdir()
     script = "train.py" if name == "train" else f"scripts/{name.replace('-', '_')}.py"
     console = "import sys; from torchtune_smt.cli import main; sys.exit(main())"
     command = ["-c", console, name] if number == signal.SIGINT else [repository / script]
-    process = python(*command, *more, cwd=place, path=path)
-    out, err = process.communicate(timeout=100)
-    assert (out, err) == ("", f"torchtune-smt {name}: stopped{said}\n")
-    assert process.returncode == 128 + number
+    done = python(*command, *more, cwd=place, path=tmp_path)
+    assert done == (128 + number, "", f"torchtune-smt {name}: stopped{said}\n")
     assert list(place.iterdir()) == []
 
 
@@ -197,9 +180,7 @@ def test_while_a_kernel_runs_that_returns_a_named_tuple(number, tmp_path):
             sys.exit(run_stoppable("name", command))
         """)
     )
-    process = python(tmp_path / "run.py", cwd=tmp_path)
-    assert process.communicate(timeout=600) == ("", "name: stopped\n")
-    assert process.returncode == 128 + number
+    assert python("run.py", cwd=tmp_path) == (128 + number, "", "name: stopped\n")
 
 
 @pytest.mark.slow
@@ -221,8 +202,7 @@ def test_while_kernels_are_loaded(number, repository, tmp_path):
             sys.exit(main(["train", *{TUNE!r}]))
         """)
     )
-    process = python(tmp_path / "run.py", cwd=tmp_path)
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 128 + number
+    code, _, err = python("run.py", cwd=tmp_path)
+    assert code == 128 + number
     assert re.fullmatch(r"torchtune-smt train: stopped(; there is nothing to resume yet)?\n", err)
     assert not list(tmp_path.rglob("*.part"))

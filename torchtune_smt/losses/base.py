@@ -29,9 +29,9 @@ class PairwiseLoss(Protocol):
 
     Its gradient comes from autograd, so a new loss is one expression of torch functions.
 
-    reduction ("sum", "mean" or "each"): how the pairs of a mini-batch act: one step along the
-        gradient of the sum or of the mean of their losses, or a step after each pair, in order,
-        under the weights that the pair before has left.
+    reduction: how the pairs of a mini-batch act: one step along the gradient of the sum or of the
+        mean of their losses, or ("each") a step after each pair, in order, under the weights that
+        the pair before has left.
     """
 
     @property
@@ -47,7 +47,7 @@ class ListwiseLoss(Protocol):
     """A loss of a whole k-best list.
 
     listwise: tells it from a pairwise loss.
-    reduction ("sum", "mean" or "each"): as for pairwise losses, with lists in the place of pairs.
+    reduction: as for pairwise losses, with lists in the place of pairs.
     """
 
     @property
@@ -59,14 +59,10 @@ class ListwiseLoss(Protocol):
         """How pairs act, or lists."""
 
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
-        """Return the loss of each list.
+        """Return the loss of each list (tensor [lists]) from scores and gains [lists, k].
 
-        scores (tensor [lists, k]): model scores W·H, up to a constant for each list, which the loss
-            must not depend on. Lists of different lengths come in different calls, so nothing is
-            padded.
-        gains (tensor [lists, k])
-
-        Returns tensor [lists]
+        Scores are W·H up to a constant for each list, which the loss must not depend on. Lists of
+        different lengths come in different calls, so nothing is padded.
         """
         ...
 
@@ -110,8 +106,7 @@ def check_loss(loss: Loss) -> None:
 def check_losses(losses: Tensor, loss: Loss, given: Tensor) -> Tensor:
     """Return what a loss, perhaps of a user's class, has made of margins, or of scores of lists.
 
-    Raises InputError: it is not one number for each, or autograd does not know how it depends on
-    them.
+    Raises InputError: it is not one number for each, or autograd does not know it.
     """
     count = len(given)
     if isinstance(losses, Tensor) and losses.shape == (count,) and not losses.is_sparse:
@@ -145,15 +140,13 @@ def loss_of_lists(loss: Loss, scores: Tensor, batch: ListTensors) -> Tensor:
     >>> loss_of_lists(Softmax(), Tensor([0, 0, 0, 0, 0]), lists.to_torch())
     tensor([0.6931, 0.4055])
 
-    loss: of this package or your own.
     scores (tensor [n]): of all hypotheses, from whatever model.
     batch: with gains where the loss is listwise, and pairs where it is pairwise.
 
     Returns tensor [S] or [pairs]: a list of less than two hypotheses has nothing to choose from,
         and the loss 0.
 
-    Raises ValueError: the batch has no gains, or no pairs, or not a score for each hypothesis.
-        InputError: the loss is of a user's class, and does not return one number for each.
+    Raises InputError: the loss is of a user's class, and does not return one number for each.
     """
     if scores.shape != (batch.row_begin.numel() - 1,):
         raise ValueError(

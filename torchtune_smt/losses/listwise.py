@@ -1,7 +1,6 @@
 """Losses on the scores and gains of whole k-best lists, one small class each.
 
-All of them take `scores` and `gains` as tensors [lists, k] and return a tensor [lists]. Where
-hypotheses tie, the first of the list is chosen, so that one input has one gradient.
+Where hypotheses tie, the first of the list is chosen, so that one input has one gradient.
 """
 
 from __future__ import annotations
@@ -43,9 +42,6 @@ class ExpectedGain(_OfLists):
 
     Smith and Eisner (2006): a temperature towards 0 approaches the gain of the best-scoring
     hypothesis, and the entropy term keeps p from settling too early.
-
-    temperature: above 0.
-    entropy: 0 or more.
     """
 
     accepts = accepting(temperature=above(0), entropy=least(0))
@@ -77,7 +73,7 @@ class Ramp(_OfLists):
     2. max(s) - max(s - c): the model's best against the hope;
     3. max(s + c) - max(s - c): the fear against the hope.
 
-    cost: in units of the score by unit of gain, above 0.
+    cost: in units of the score by unit of gain.
     """
 
     accepts = accepting(variant=one_of(1, 2, 3), cost=above(0))
@@ -103,7 +99,7 @@ class HopeFear(_OfLists):
     2012; Cherry and Foster 2012), here with the step of any optimizer; like MIRA, it takes a
     step after each sentence.
 
-    cost: in units of the score by unit of gain, above 0.
+    cost: in units of the score by unit of gain.
     """
 
     accepts = accepting(cost=above(0))

@@ -40,8 +40,8 @@ class Logistic(Reduced):
     slope_kind: ClassVar[int] = kernels.LOGISTIC
 
     def __call__(self, margins: Tensor) -> Tensor:
-        """Return the loss of each pair; no margin overflows."""
-        return -F.logsigmoid(margins)
+        """Return the loss of each pair."""
+        return -F.logsigmoid(margins)  # no margin overflows
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ class PairSampler(Protocol):
     def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
         """Return pairs of hypotheses, the one of larger gain first.
 
-        kbest: with gains.
         seed: names the random stream, for example (seed, epoch, sentence): equal seeds give equal
             pairs, wherever and in whatever order sentences are worked on.
 
@@ -39,7 +38,6 @@ class PairSampler(Protocol):
 def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]) -> Rows:
     """Return x = H(better) - H(worse) for pairs of some k-best lists, list after list.
 
-    kbests: with gains.
     seed: the pairs of a list are drawn with ``(*seed, kbest.index)``.
 
     Raises InputError: there is no room for them.
@@ -157,8 +155,8 @@ class Multipartite(Checked):
     HI-MID, HI-LOW and MID-LOW, never inside a level, in the order of `AllPairs`. Fewer than
     three hypotheses make no pairs. Simianer et al. (2012), with 100-best lists.
 
-    percent: the share of HI and of LOW, 1..50; each has at most half of the list.
-    threshold: gains that differ by less make no pair, nor do equal ones; in units of the gain.
+    percent: the share of HI and of LOW; each has at most half of the list.
+    threshold: as for `AllPairs`.
     """
 
     accepts = accepting(percent=integer(1, 50), threshold=least(0, infinite=True))
@@ -202,12 +200,6 @@ class ProSampler(Checked):
 
     def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
         """Return the sampled pairs; see `PairSampler`."""
-        return kernels.pro_pairs(
-            kbest.finite_gains(),
-            string_numbers(kbest),
-            stream_seed(seed),
-            self.candidates,
-            self.threshold,
-            self.pairs,
-            self.distinct,
-        )
+        options = self.candidates, self.threshold, self.pairs, self.distinct
+        gain, string = kbest.finite_gains(), string_numbers(kbest)
+        return kernels.pro_pairs(gain, string, stream_seed(seed), *options)

@@ -112,22 +112,15 @@ def pro_pairs(
 
 @kernel
 def ranked_pairs(
-    gain: Float64,
-    string: Int64,
-    order: Int64,
-    partners: Int64,
-    threshold: float,
+    gain: Float64, string: Int64, order: Int64, partners: Int64, threshold: float
 ) -> Int64:
-    """Return pairs (better, worse) of hypotheses in the order of their gains.
+    """Return pairs (better, worse) of hypotheses in the order of their gains, int64 [p, 2].
 
-    gain (float64 [k])
     string (int64 [k]): the same number for the same words.
     order (int64 [k]): the hypotheses in descending order of gain.
     partners (int64 [k]): the hypothesis at place p of `order` meets those at ``partners[p]`` and
         after.
     threshold: gains that differ by less make no pair, nor do equal ones.
-
-    Returns int64 [p, 2]: by the place of the better, then by that of the worse.
     """
     k = gain.size
     pairs = np.empty((np.sum(k - partners), 2), np.int64)
@@ -137,10 +130,7 @@ def ranked_pairs(
         for other in range(partners[place], k):
             j = order[other]
             size = gain[i] - gain[j]
-            if size == 0.0 or size < threshold:
-                continue
-            if string[i] == string[j]:
-                continue
-            pairs[count, 0], pairs[count, 1] = i, j
-            count += 1
+            if not (size == 0.0 or size < threshold or string[i] == string[j]):
+                pairs[count, 0], pairs[count, 1] = i, j
+                count += 1
     return pairs[:count].copy()

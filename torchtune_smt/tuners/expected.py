@@ -61,8 +61,8 @@ class ExpectedErrors(Checked):
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights; see `Solver.solve`. Features that are the same throughout keep theirs.
 
-        Raises InputError: there are no gains, or no list has hypotheses of different ones; or
-            there is no feature of the name of an exempt one, or none that is not exempt.
+        Raises InputError: no list has hypotheses of different gains; or there is no feature of the
+            name of an exempt one, or none that is not exempt.
         """
         check_start(lists, start)
         if lists.gain is None:
@@ -109,7 +109,6 @@ class ExpectedErrors(Checked):
         return Solution(weights, {"loss": loss * gains, "lists": several.size, "scale": scale})
 
     def _exempt(self, lists: KBestLists, active: Int64) -> Bool:
-        """Return whether each of some features is exempt."""
         if lists.features is None:
             return np.zeros(active.size, np.bool_)
         names = lists.features.names(range(len(lists.features)))

@@ -87,10 +87,9 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidates:
-    """Lists of hypotheses as search needs them.
+    """Lists of one hypothesis at least, as search needs them.
 
-    begin (int64 [S + 1]): hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``, one at least.
-    features, statistics (float64 [d, n], int or float [n, k])
+    begin, features, statistics (int64 [S + 1], float64 [d, n], int or float [n, k])
     """
 
     begin: Int64
@@ -126,7 +125,7 @@ class Candidates:
         return replace(self, begin=begin, features=features, statistics=self.statistics[places])
 
     def chosen(self, weights: Float64) -> Int64:
-        """Return the best hypothesis of each list (int64 [S]) under weights; the first of ties."""
+        """Return the best hypothesis of each list under weights; the first of ties."""
         scores, chosen = np.empty(self.features.shape[1]), np.empty(self.begin.size - 1, np.int64)
         kernels.combine(self.features, weights[None], scores[None])
         best(self.begin, scores, chosen)
@@ -134,9 +133,8 @@ class Candidates:
 
     def at(self, weights: Float64) -> float:
         """Return the score of the best hypotheses under weights (float64 [d])."""
-        return float(
-            self.score(self.statistics[self.chosen(weights)].sum(axis=0, dtype=np.float64))
-        )
+        best = self.statistics[self.chosen(weights)]
+        return float(self.score(best.sum(axis=0, dtype=np.float64)))
 
     def changes(
         self, offset: Float64, slope: Float64, near: Int64 = NONE, far: float = math.inf
@@ -165,9 +163,7 @@ class Candidates:
 def candidates_of(
     lists: KBestLists, used: tuple[Int64, Rows] | None = None
 ) -> tuple[Int64, Candidates]:
-    """Return the features that occur in lists (int64, ascending), and a dense table of them.
-
-    used: `lists.rows.numbered()`, where it is known.
+    """Return the features that occur in lists (`used` of their rows), and a dense table of them.
 
     Raises InputError: the lists have no statistics.
     """
@@ -216,7 +212,6 @@ def search(
 
 
 def _climb(unit: Candidates, starts: Sequence[Float64], generator: np.random.Generator) -> Float64:
-    """Return the best direction that is found, the middle of its plateau."""
     d = len(unit.features)
     begin = [start / np.linalg.norm(start) for start in starts if start.any()] or [np.eye(d)[0]]
     known = [_Point(unit.at(point), 0.0, point) for point in begin]
@@ -248,14 +243,11 @@ def _fan(unit: Candidates, point: Float64, generator: np.random.Generator) -> li
 
 def _spokes(point: Float64, generator: np.random.Generator) -> Float64:
     """Return unit vectors orthogonal to a point, in groups that are so to each other, too."""
-    d = point.size
-    groups = 1 if d == 2 else -(-SPOKES // (d - 1))
-    return np.concatenate(
-        [
-            np.linalg.qr(np.column_stack([point, generator.standard_normal((d, d - 1))]))[0].T[1:]
-            for _ in range(groups)
-        ]
-    )
+    d, groups = point.size, []
+    for _ in range(1 if d == 2 else -(-SPOKES // (d - 1))):
+        around = np.column_stack([point, generator.standard_normal((d, d - 1))])
+        groups.append(np.linalg.qr(around)[0].T[1:])
+    return np.concatenate(groups)
 
 
 def _best(unit: Candidates, point: Float64, direction: Float64) -> _Point:

@@ -182,11 +182,9 @@ class _Search:
 
 
 def _unit(vector: Float64) -> Float64:
-    """Return a vector of length 1 in this direction; 0 of 0."""
     return vector / (float(np.linalg.norm(vector)) or 1.0)
 
 
 def _score(lists: KBestLists, weights: Float64) -> float:
-    """Return the corpus score of the lists under some weights."""
     chosen = lists.best(weights)
     return float(kernels.chosen_score(statistics_of(lists), chosen, lists.measure.code))

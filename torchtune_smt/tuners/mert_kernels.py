@@ -1,14 +1,8 @@
 """Exact line search on a corpus score: upper envelopes of lines, and the sweep along them.
 
 Along a direction the score of hypothesis h is the line offset[h] + γ slope[h]; the best of a list
-is on the upper envelope of its lines. Arguments that functions share:
-
-    list_begin : int64 [S + 1]
-        Hypotheses of list s are list_begin[s] .. list_begin[s + 1] - 1.
-    offset, slope : float64 [n]
-    statistics : int32 or float64 [n, statistics]
-    code : float64 [parts, 4]
-        Of `Measure`.
+is on the upper envelope of its lines. Hypotheses of list s are list_begin[s] .. list_begin[s + 1]
+- 1; statistics (int32 or float64 [n, width]) and code are those of `Measure`.
 """
 
 from __future__ import annotations
@@ -138,7 +132,7 @@ def list_above(
 ) -> int:
     """Write the hypotheses whose score is larger than one at x, or another at y; return how many.
 
-    out (int64 [as many as there are]): what is behind the last of them may be written over, too.
+    What is behind the last of them may be written over, too.
     """
     count = 0
     for h in range(offset.size):
@@ -181,7 +175,7 @@ def envelopes(
         the envelopes.
     first (int64 [S]): written: the best hypothesis of each list as γ goes to minus infinity (-far).
     gamma, change (float64 [n], int32 [n, 2]): written: where the best of a list changes, and from
-        which hypothesis to which; list by list, ascending but for rounding.
+        which to which; list by list, ascending but for rounding.
     """
     longest = 3 + (np.diff(list_begin).max() if list_begin.size > 1 else 0)
     stack, place = np.empty(longest, np.int64), np.arange(longest)
@@ -262,16 +256,14 @@ def sweep(
     narrow: float,
     far: float,
 ) -> tuple[float, float]:
-    """Return the best corpus score along a line, and a γ that has it.
+    """Return the best corpus score along a line, and a γ in -far..far that has it.
+
+    Of equal scores, the interval nearest to γ = 0 is taken, and none of the width `narrow` or less.
+    γ is 0 in the interval that holds 0; the middle of any other, and in one that is not bounded, by
+    the mean width of the others beyond its end.
 
     first, gamma, change: as `envelopes` writes them.
     order (int64 [thresholds]): the thresholds ascending in γ.
-    narrow: intervals of this width or less are passed over.
-    far: γ is looked for in -far..far.
-
-    Returns score: of equal ones, the interval nearest to γ = 0 is taken.
-    Returns gamma: 0 in the interval that holds 0. The middle of any other, and in one that is not
-        bounded, by the mean width of the others beyond its end.
     """
     width = statistics.shape[1]
     total = np.zeros(width)

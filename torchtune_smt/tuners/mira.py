@@ -36,9 +36,9 @@ class KBestMira(Checked):
     It needs the statistics of a metric, whatever the gains of the lists are. Lists of one
     hypothesis take part in that score alone.
 
-    C: the largest step, above 0. It takes effect in proportion to `scale`.
+    C: the largest step. It takes effect in proportion to `scale`.
     passes: how often each list is seen.
-    decay: of the pseudo-document, above 0 and up to 1 (which never forgets).
+    decay: of the pseudo-document; 1 never forgets.
     scale ("reference" or "none"): what the score (BLEU in 0..1) is multiplied by: the length of the
         reference, of the document and the hypothesis together, as kbmira has it (Chiang et al. took
         the source's); or nothing. A hypothesis' errors, or its number in a column, then are what

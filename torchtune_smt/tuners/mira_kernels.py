@@ -27,10 +27,7 @@ def background_score(
 ) -> float:
     """Return the score of a pseudo-document with hypothesis `h` added.
 
-    statistics (int32 or float64 [n, width])
-    code (float64 [parts, 4]): of `Measure`.
-    background (float64 [width]): statistics of the pseudo-document.
-    both (float64 [width]): room.
+    background (float64 [width]): statistics of the pseudo-document; `both` is room for as many.
     by_reference: multiply by the length of the reference, of hypothesis and document together.
     """
     if code.shape[0] == 1 and code[0, KIND] == BLEU:
@@ -72,14 +69,10 @@ def hope_and_fear(
     by_reference: bool,
     weight: Float64,
 ) -> tuple[int, int, float, float]:
-    """Return hope and fear of the list ``first .. last - 1``.
+    """Return hope and fear of the list ``first .. last - 1``, and what gain and score differ by.
 
     The hope has the largest score + gain, the fear the largest score - gain; of equal ones the
     first.
-
-    Returns hope, fear: hypotheses.
-    Returns gap: the hope's gain minus the fear's.
-    Returns margin: the hope's score minus the fear's.
     """
     hope, fear = first, first
     hope_gain, hope_score, fear_gain, fear_score = 0.0, -math.inf, 0.0, -math.inf
@@ -113,20 +106,14 @@ def one_pass(
     x_feature: Int32,
     x_value: Float64,
 ) -> tuple[int, float]:
-    """Take a step for each list in this order.
+    """Take a step for each list in this order; return the steps with a loss, and its sum.
 
-    order: numbers of lists.
     list_begin, row_begin, feature, value, statistics, code: of `KBestLists`, and of its measure.
-    background, both (float64 [width]): statistics of the pseudo-document; written to. Room.
-    decay, by_reference, C: as in `KBestMira`.
-    weight (float64 [D]): written to.
-    late (float64 [D]): sum of all changes, each times the steps before it; written to. The mean of
-        the weights after the steps 1..T is ``weight - late / T``.
+    background (float64 [width]): statistics of the pseudo-document; written to.
+    weight, late (float64 [D]): written to. `late` is the sum of all changes, each times the steps
+        before it: the mean of the weights after the steps 1..T is ``weight - late / T``.
     step: steps taken before.
-    x_feature, x_value: room for two rows.
-
-    Returns violations: steps with a loss above 0.
-    Returns loss: their sum.
+    both, x_feature, x_value: room for statistics, and for two rows.
     """
     violations, total = 0, 0.0
     for s in order:

@@ -131,7 +131,7 @@ class OnlineTuner(Tuner):
         return Report("round", text=f"{active:,} active features")
 
     def averaged(self) -> torch.Tensor | None:
-        """Return the optimizer's own average of the weights, if it is to be taken."""
+        """See `Tuner`."""
         return self.optimizer.averaged() if self.average else None
 
     def state_dict(self) -> dict[str, Any]:

@@ -127,8 +127,8 @@ class Pro(Checked):
     def _search(self, v: Tensor, derivative: Tensor, objective: Callable[[], Tensor]) -> int:
         """Follow the objective down to where derivatives are small; return the number of steps.
 
-        It writes down derivatives with respect to weights, which are what must be small; L-BFGS
-        sees those with respect to `v`, so it is asked for some steps at a time.
+        Those with respect to weights must be small, and L-BFGS sees those with respect to `v`: so
+        it is asked for some steps at a time.
         """
         search = _Search(
             [v],
@@ -154,9 +154,7 @@ class Pro(Checked):
         return steps
 
 
-class _Search(torch.optim.LBFGS):
-    """L-BFGS that imports no compiler; see `of_torch`."""
-
+class _Search(torch.optim.LBFGS):  # that imports no compiler
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         of_torch(super().add_param_group)(param_group)
 

@@ -124,9 +124,6 @@ def tune(
     solver: `Stochastic` takes any loss, sampler and optimizer; others are `Pro`, `KBestMira`,
         `Mert`.
     start: the weights so far; by default all are 0.
-    seed: equal seeds give equal weights.
-
-    Raises InputError: the lists are none that the solver can work on.
     """
     if lists.features is None:
         raise ValueError("these lists have no names of features")

@@ -32,7 +32,7 @@ def weights_of_file(
 ) -> Weights:
     """Return the weights that a file has for features that a decoder may give.
 
-    Weights of other features would have no effect: they are left out, and their number is reported.
+    Weights of other features would have no effect: they are left out, which is reported.
 
     read: what `read_any_weights` returned, if the file was read already.
 

@@ -63,9 +63,8 @@ SAME_SAMPLE: Final = replace(SAMPLE, otherwise="with another seed, which draws t
 class Overlap(NamedTuple):
     """What two sets of groups have in common, each from 0 to 1 (Jaccard's index).
 
-    features: of the features that are in a group.
-    together: of the pairs of features that are in one group; 1 where neither has any.
-    pairs: how many such pairs there are, in the one or in the other.
+    Of the features that are in a group; and of the pairs of features that are in one group, 1 where
+    neither has any, with the number of these, in the one or in the other.
     """
 
     features: float
@@ -92,12 +91,7 @@ def _together(sizes: Int64) -> int:
 
 @dataclass(frozen=True)
 class Problem:
-    """What groups are learnt from.
-
-    pairs: x = H(better) - H(worse); none has a feature beyond D.
-    start (float64 [D]): the weights so far.
-    n_dense: ids below it are dense features.
-    """
+    """Pairs that groups are learnt from, of no feature beyond D; weights (float64 [D]) so far."""
 
     pairs: Rows
     start: Float64
@@ -118,8 +112,8 @@ class Problem:
 def lifetime(oscar: Oscar, dimension: int) -> int:
     """Return after how many steps a weight is 0 again that one pair has made: 1 / (λ1 + λ2 d).
 
-    A step of size η that a pair fires in adds η, and each step takes η (λ1 + λ2 d) at most. Without
-    λ it is never; 2^62 stands for that.
+    A step of size η that a pair fires in adds η, and each step takes η (λ1 + λ2 d) at most. 2^62
+    stands for never.
     """
     pull = oscar.lambda1 + oscar.lambda2 * dimension
     return int(min(np.ceil(1.0 / pull), 2.0**62)) if pull > 0.0 else 2**62
@@ -151,9 +145,8 @@ def certificate_of(problem: Problem, weights: Float64, oscar: Oscar) -> Certific
 def judged(
     problem: Problem, oscar: Oscar, weights: Float64, blocks: Int64, last: Int64 | None = None
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Return what is to be said of groups of steps, in sentences, and the numbers for the log.
+    """Return what is to be said of weights and groups of steps, and the numbers for the log.
 
-    weights, blocks (float64, int64 [D]): those that have the groups, and these.
     last: pairs that weights were changed by in the last steps, as many as `lifetime` has, where
         OSCAR follows on each step.
     """
@@ -164,8 +157,7 @@ def judged(
         certificate = certificate_of(problem, weights, oscar)
     except (InputError, MemoryError) as error:
         # Groups do not need it.
-        said = f"how far these weights are from the minimum is not known: {why_not(error)}"
-        remarks.append(said)
+        remarks.append(f"how far these weights are from the minimum is not known: {why_not(error)}")
     if certificate is not None:
         numbers |= {
             "diagnosis/objective": certificate.objective,
@@ -190,11 +182,7 @@ def why_not(error: Exception) -> str:
 def compared(
     blocks: Int64, others: Int64, chance: Chance
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Return what is to be said of two sets of groups, in sentences, and the numbers for the log.
-
-    blocks, others: of sparse features alone: what was learnt, and what it would be otherwise.
-    chance: in which they differ.
-    """
+    """Return what is to be said of groups of sparse features that chance gives, and numbers."""
     if (blocks < 0).all() and (others < 0).all():
         return (), {}
     common = overlap(blocks, others)
@@ -280,8 +268,8 @@ class GroupLearner(Checked, ABC):
     def learn(self, problem: Problem, draw: Callable[[], Rows] | None = None) -> LearntGroups:
         """Return groups of the features of some pairs, and how much of them is chance's.
 
-        draw: draws other pairs of the same features. Without it groups in which nothing else is
-            random are not compared with any.
+        Without `draw`, which draws other pairs of the same features, groups in which nothing else
+        is random are not compared with any.
         """
         found = self.find(problem)
         chance = self.chance

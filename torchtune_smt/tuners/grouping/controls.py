@@ -55,12 +55,11 @@ def controlled(
 class RandomPairs(GroupLearner):
     """Takes groups from random pairs with a margin below 1, without any learning.
 
-    As many pairs as steps in which a weight that nothing supports survives (`lifetime`): about
-    what is left of Algorithm 2 where its groups are the last pairs. The features of a pair that
-    fire on its better side are a group, and those on its worse side; a feature of several pairs is
-    in a group of the first one.
+    As many pairs as steps in which a weight that nothing supports survives (`lifetime`), by the
+    regulariser's λ1, λ2 and d: about what is left of Algorithm 2 where its groups are the last
+    pairs. The features of a pair that fire on its better side are a group, and those on its worse
+    side; a feature of several pairs is in a group of the first one.
 
-    regularizer: λ1, λ2 and d say how many pairs.
     """
 
     prepares: ClassVar[bool] = False
@@ -97,10 +96,9 @@ NOT_ONE: Final = (
 class ClusteredWeights(GroupLearner):
     """Takes as groups the clusters of weights that AdaGrad with an l1 norm learns from the pairs.
 
-    A plain rival of OSCAR: first weights, then which of them are alike. Logistic loss, one
-    random pair a step.
+    A plain rival of OSCAR, of which the d alone is of use here, and reported: first weights, then
+    which of them are alike. Logistic loss, one random pair a step.
 
-    regularizer: of no use here but for its d, which is reported.
     count: clusters of positive weights, and of negative ones, at most.
     lr, strength: of AdaGrad, and of the l1 norm.
     passes: steps, in numbers of pairs.
@@ -144,8 +142,7 @@ class ClusteredWeights(GroupLearner):
 def clusters(values: Float64, count: int) -> Int64:
     """Return the cluster of each value, from 0 for the largest: Lloyd's algorithm from quantiles.
 
-    It is a local optimum: as many values begin in each cluster. Equal values are in one cluster,
-    and no number below the largest one is missing.
+    Equal values are in one cluster, and no number below the largest one is missing.
     """
     if values.size == 0:
         return np.empty(0, np.int64)

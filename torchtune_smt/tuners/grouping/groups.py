@@ -99,7 +99,7 @@ class FeatureGroups:
         return counts
 
     def rename(self, dimension: int) -> Int64:
-        """Return the group of each of `dimension` features, as `Rows.projected` takes it."""
+        """Return the group of each of `dimension` features, at least as many as are known."""
         result = np.full(dimension, -1, np.int64)
         result[: self.group.size] = self.group
         return result
@@ -130,10 +130,9 @@ class FeatureGroups:
         return self.group[inside], chosen if self.factor is None else chosen / self.factor[inside]
 
     def unpack(self, weights: Float64, dimension: int) -> Float64:
-        """Return the weight of each of `dimension` features, at least those known, from groups'."""
-        rename = self.rename(dimension)
+        """Return the weight of each of `dimension` features from those of the groups."""
         # The last one is for features in no group, whose number is -1.
-        result: Float64 = np.append(weights, 0.0)[rename]
+        result: Float64 = np.append(weights, 0.0)[self.rename(dimension)]
         if self.factor is not None:
             result[: self.factor.size] *= self.factor
         return result
@@ -149,10 +148,6 @@ def save_groups(
     stands before its name.
 
     path: packed with gzip if it ends in ``.gz``.
-    weights (float64 [groups])
-    features: their names, none of which has a line break.
-
-    Raises InputError: the folder cannot be written to.
     """
     sizes = groups.sizes
     numbers = np.arange(len(groups))
@@ -178,11 +173,10 @@ def read_groups(
 ) -> tuple[FeatureGroups, Float64]:
     """Read groups and their weights from a file of `save_groups`.
 
-    Names that are new are added to the features; dense ones are groups 0 .. n_dense - 1 of the
-    file.
+    Names that are new are added to the features; dense ones are groups 0 .. n_dense - 1.
 
-    Raises InputError: the file is missing or not UTF-8; a line is no row of the table, or
-    contradicts another one; a group is not whole. It names file and line.
+    Raises InputError: a line is no row of the table, or contradicts another one; a group is not
+    whole.
     """
     error = partial(InputError, path=path)
     lines = iterate_lines(path)

@@ -61,14 +61,12 @@ class BatchLearning(GroupLearner):
     No random number takes part, and the order of the pairs does not matter, but for features that
     are at the boundary within the accuracy; see `torchtune_smt.minimizer`.
 
-    regularizer: λ1 and λ2, and d; without a `dimension`, it is the number of sparse features in the
-        pairs.
+    regularizer: without a `dimension`, d is the number of sparse features in the pairs.
     fraction: λ1 and λ2 are then scaled together to this part of λ_max, from which on no sparse
         feature has a weight; of each set of pairs anew.
     noise: λ1 and λ2 are then scaled together to where no sparse feature has a weight in this share
-        of draws of pairs that say nothing (see `noise_scale`), once for all of d features; without
-        a `dimension`, for all sparse ones. `calibrated` tells where that is.
-    noise_scale: what `calibrated` has found.
+        of draws of pairs that say nothing, once for all of d features; without a `dimension`, for
+        all sparse ones. `calibrated` tells where that is: at `noise_scale`.
     device: where passes over all pairs are made; see `Minimizer`.
     path: so many values, log-spaced from λ_max down to the strength that is asked for, each minimum
         begun at the one before, and a remark on what each leaves; 1: that strength alone.
@@ -119,10 +117,7 @@ class BatchLearning(GroupLearner):
     chance = SAMPLE
 
     def calibrated(self, noise: Callable[[int], Rows], problem: Problem) -> Self:
-        """Return what learns with the strength at which noise has no weight, if `noise` is given.
-
-        Raises InputError: a draw has no pairs.
-        """
+        """See `GroupLearner`. It is the strength at which noise has no weight."""
         if self.noise is None:
             return self
         oscar = self.regularizer
@@ -240,14 +235,12 @@ class BatchLearning(GroupLearner):
 
 
 def _dense_alone(problem: Problem) -> Float64:
-    """Return the weights so far, without those of sparse features."""
     begin = problem.start.copy()
     begin[problem.n_dense :] = 0.0
     return begin
 
 
 def _left(part: float, minimum: Minimum) -> str:
-    """Return what a part of λ_max leaves."""
     reached = "" if minimum.reached else " (the minimum was not reached)"
     left = "no feature"
     if minimum.survivors:

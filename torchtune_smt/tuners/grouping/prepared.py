@@ -20,10 +20,9 @@ SCALINGS: Final = ("none", "rms")
 
 @dataclass(frozen=True)
 class PreparedPairs:
-    """Pairs of which the sparse features have been made others.
+    """Pairs of which the sparse features have been made others, in the same ids.
 
-    pairs: in the same ids; a feature that is one with others has the lowest of their ids.
-    one (int64 [D]): the feature that each is one with, itself as a rule.
+    one (int64 [D]): the feature that each is one with, the lowest of these; itself as a rule.
     factor (float64 [D]): what the value of a feature counts for: W_j = factor_j · v of the one
         weight v gives the pairs the margins that v gives the prepared ones.
     """
@@ -88,7 +87,7 @@ def identical_columns(rows: Rows, first: int, dimension: int, *, multiples: bool
 
 
 def _shape(values: Float64) -> Float64:
-    """Return what values that are not 0 have in common with their positive multiples.
+    """Return what values have in common with their positive multiples.
 
     It is their ratios to |the first one|, in some 12 digits: whatever rounding does to ratios that
     are simple, they are the same then.
@@ -100,13 +99,10 @@ def _shape(values: Float64) -> Float64:
 
 @dataclass(frozen=True)
 class PreparedLearning(GroupLearner):
-    """Lets another learner learn from prepared pairs; see `prepared_pairs`.
+    """Lets another learner, by this regulariser, learn from pairs as `prepared_pairs` has them.
 
-    What is learnt is undone: `LearntGroups.factor` says what the value of a feature counts for
-    in its group, and features that were one are in one group, or in none.
-
-    regularizer: in the place of that of `learner`. Its d still counts all features.
-    scaling, merge_identical: as for `prepared_pairs`.
+    What is learnt is undone: `LearntGroups.factor` says what the value of a feature counts for in
+    its group, and features that were one are in one group, or in none. d still counts all features.
     """
 
     accepts = accepting(scaling=one_of(*SCALINGS), merge_identical=SWITCH)

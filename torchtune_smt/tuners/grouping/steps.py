@@ -30,10 +30,9 @@ CHUNK = 1 << 19
 class StepLearning(GroupLearner):
     """The options of Algorithm 2's steps.
 
-    regularizer: its `dimension`, where it is given, is d; otherwise d is the number of sparse
-        features that have a place in the first weights.
-    lr: η0 > 0.
-    schedule ("1/t", "inv_sqrt" or "constant")
+    regularizer: without a `dimension`, d is the number of sparse features that have a place in the
+        first weights.
+    lr: η0.
     passes: n = passes · N steps, N the number of pairs.
     """
 
@@ -61,11 +60,10 @@ class StepLearning(GroupLearner):
         blocks = found.blocks
         remarks, numbers = judged(problem, self.regularizer, found.weights, blocks, found.last)
         numbers |= {"oscar/loss": found.loss, "oscar/steps": found.steps}
-        where = ""
+        text = f"{found.steps:,} steps, twice,"
         if found.shards:
             numbers["oscar/shards"] = found.shards
-            where = f" on {found.shards} shards"
-        text = f"{found.steps:,} steps{where}, twice,"
+            text = f"{found.steps:,} steps on {found.shards} shards, twice,"
         return LearntGroups(blocks, found.dimension, text, remarks, numbers)
 
     def again(self, problem: Problem) -> Int64:
@@ -118,13 +116,10 @@ class GroupLearning(StepLearning):
         return Learned(blocks, parameter.detach().numpy(), dimension, steps, total / n, fired)
 
 
-@dataclass(frozen=True)
-class Learned:
+class Learned(NamedTuple):
     """What steps have come to.
 
-    blocks (int64 [D]): the same number for equal weights, -1 for those that are 0 and for dense
-        features; see `Oscar.groups`.
-    weights (float64 [D]): those after the last step.
+    blocks, weights (int64, float64 [D]): groups (see `LearntGroups.blocks`) of the last weights.
     dimension, steps: d; n.
     loss: mean hinge of the last pass (of the last N steps), each before its step.
     last: the pairs with a margin below 1 in the last steps, as many as a weight lives that nothing
@@ -178,7 +173,7 @@ class ShardSteps:
 
 
 class StepsResult(NamedTuple):
-    """The weights (float64) of a shard, and the sum of the hinges, each before its step."""
+    """The weights of a shard, and the sum of the hinges, each before its step."""
 
     weights: Float64
     loss: float
@@ -219,7 +214,7 @@ class MixedLearning(StepLearning):
     compute: Compute = compute_here
 
     def learnt(self, problem: Problem, stream: int, what: str) -> Learned:
-        """See `StepLearning`; the shards are those of any stream."""
+        """See `StepLearning`. The shards are those of any stream."""
         n_dense, (oscar, dimension) = problem.n_dense, self._oscar(problem)
         shards = cut(problem.pairs, self.shards, (*problem.seed, 5))
         weights = problem.start.copy()

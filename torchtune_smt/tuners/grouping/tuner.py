@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 class GroupedSolver:
     """Finds one weight for each group of features, with a solver that sees groups as features.
 
-    groups: features in none of them get weight 0; or returns them, given the weights so far
-        (float64 [D]).
+    groups: features in none of them get weight 0; or what returns them, given the weights so far.
     """
 
     solver: Solver
@@ -99,8 +98,6 @@ def scale_solver(solver: Solver, n_dense: int) -> GroupedSolver:
 
     To the solver, Σ_j w_j H_j over sparse features is one feature, whose weight is 1 at the start
     of each iteration.
-
-    n_dense: ids below it are dense features.
     """
 
     def groups(start: Float64) -> FeatureGroups:
@@ -135,10 +132,9 @@ class GroupingTuner(Tuner):
     learning: `GroupLearning`, as published, or another one. Without a dimension of its own, d is
         the number of sparse features that occur in the lists of the training sentences, or have a
         weight.
-    zero_group ("drop", "keep"): features that occur in the lists, and to which OSCAR gave weight 0:
-        in no group, as in the paper, or one more group, all together.
-    control ("none", "single", "shuffled"): what is taken from the groups, to see whether it
-        matters; see `controlled`.
+    zero_group: features that occur in the lists, and to which OSCAR gave weight 0: in no group, as
+        in the paper, or one more group, all together.
+    control: what is taken from the groups, to see whether it matters; see `controlled`.
     """
 
     advice = "another regularizer.lambda2, more sentences, longer lists or tuner=pro"
@@ -310,21 +306,16 @@ class GroupingTuner(Tuner):
 def _step(report: Report, sentences: int) -> Report:
     """Return what an iteration of the tuner on dev did, as a step of this one."""
     given = report.numbers
-    numbers = {
-        "fit/bleu": given["bleu/dev"],
-        "fit/hypotheses": given["lists/hypotheses"],
-        "fit/new": given["lists/new"],
-        "fit/seconds": given["speed/seconds"],
-    }
+    names = {"bleu": "bleu/dev", "hypotheses": "lists/hypotheses", "new": "lists/new"}
+    names["seconds"] = "speed/seconds"
+    numbers = {f"fit/{name}": given[source] for name, source in names.items()}
     own = {n: v for n, v in given.items() if n.startswith("fit/") and n != "fit/moved"}
     return Report("step", numbers | own, sentences=sentences)
 
 
 def _with_names(remark: str, features: Vocabulary) -> str:
     """Return a remark of the minimiser with the name of the dense feature that it begins with."""
-    return _NUMBERED.sub(
-        lambda found: f"the dense feature {features.names([int(found[1])])[0]}", remark
-    )
+    return _NUMBERED.sub(lambda found: f"the dense feature {features[int(found[1])]}", remark)
 
 
 LEARNERS: Final[dict[str, type[GroupLearner]]] = {
