@@ -69,18 +69,13 @@ def test_weights_get_better(name: str, runs: dict[str, str], place: Path) -> Non
 def test_what_is_recorded(runs: dict[str, str], place: Path) -> None:
     lines = [line for line in metrics(place / "batch_pro") if "lists/new" in line]
     assert [line["step"] for line in lines] == [30, 60]
-    assert [line["lists/hypotheses"] for line in lines] == [
-        lines[0]["lists/new"],
-        lines[0]["lists/new"] + lines[1]["lists/new"],
-    ]
-    expected = {"bleu/dev", "lists/hypotheses", "lists/new", "fit/loss", "fit/pairs", "fit/moved"}
-    assert expected < lines[0].keys()
+    totals = np.cumsum([line["lists/new"] for line in lines]).tolist()
+    assert [line["lists/hypotheses"] for line in lines] == totals
+    assert {"bleu/dev", "fit/loss", "fit/pairs", "fit/moved"} < lines[0].keys()
     last = metrics(place / "batch_pro")[-1]
     best = max(line["bleu/dev"] for line in lines)
     assert last["bleu/dev_tuned"] == pytest.approx(best, abs=1e-9)
     assert lines[int(last["best_iteration"]) - 1]["bleu/dev"] == best
-    is_last = last["best_iteration"] == 2
-    assert is_last or f"last iteration: 2, dev BLEU {lines[1]['bleu/dev']:.2f}" in runs["pro"]
     assert f"iteration 1: dev BLEU {lines[0]['bleu/dev']:.2f}" in runs["pro"]
 
 

@@ -104,53 +104,36 @@ def line_search(lists, offset, slope, near=(), far=np.inf):
     return *found, gamma[:count], change[:count], first
 
 
-@given(seed=seeds, whole=st.booleans(), size=st.integers(1, 30))
-def test_envelope_against_brute_force(seed, whole, size):
-    """Between its thresholds, the line said to be best is above all others."""
-    generator = np.random.default_rng(seed)
-    lists = make_lists(generator, [size], 2, whole)
-    offset, slope = lists.rows.dense(2).T.copy()
-    *_, gamma, change, first = line_search(lists, offset, slope)
-    assert (np.diff(gamma) >= -1e-12).all()
-    bests = [int(first[0]), *change[:, 1].tolist()]
-    assert change[:, 0].tolist() == bests[:-1]
-    ends = [-1e9, *gamma, 1e9]
-    for line, left, right in zip(bests, ends, ends[1:], strict=False):
-        for x in (left, (left + right) / 2, right):
-            scores = offset + x * slope
-            assert scores[line] >= scores.max() - 1e-12 * (1 + abs(x))
-    # Each line once, the first of equal ones.
-    assert len(set(bests)) == len(bests)
-    for line in bests:
-        equal = (offset == offset[line]) & (slope == slope[line])
-        assert np.flatnonzero(equal)[0] == line
-
-
-@given(seed=seeds, whole=st.booleans(), sizes=st.lists(st.integers(1, 30), min_size=1, max_size=3))
-def test_envelopes_found_from_near_lines_are_the_same(seed, whole, sizes):
-    """Whichever line they start from: the best at any γ in -far..far."""
+@given(
+    seed=seeds,
+    whole=st.booleans(),
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=3),
+    far=st.sampled_from([0.3, 1.0, 5.0, np.inf]),
+)
+def test_envelopes_against_brute_force(seed, whole, sizes, far):
+    """Between its thresholds, the line said to be best is above all others, wherever it starts."""
     generator = np.random.default_rng(seed)
     lists = make_lists(generator, sizes, 2, whole)
     lines = lists.rows.dense(2).T.copy()
-    near = [
-        next(h for h in range(begin, end) if (lines[:, h] == lines[:, one]).all())
-        for begin, end in pairwise(lists.begin)
-        for one in [generator.integers(begin, end)]
-    ]
-    far = generator.choice([0.3, 1.0, 5.0])
-    offset, slope = lines
-    *_, gamma, change, first = line_search(lists, offset, slope, near, far)
+
+    def first_equal(h, begin, end):
+        return begin + int((lines[:, begin:end] == lines[:, h : h + 1]).all(0).argmax())
+
+    near = [first_equal(generator.integers(*span), *span) for span in pairwise(lists.begin)]
+    *_, gamma, change, first = line_search(lists, *lines, near if far < np.inf else [], far)
     assert (np.abs(gamma) <= far * 1.000001).all()
     for s, (begin, end) in enumerate(pairwise(lists.begin)):
         own = (change[:, 0] >= begin) & (change[:, 0] < end)
+        assert (np.diff(gamma[own]) >= -1e-12).all()
         bests = [int(first[s]), *change[own, 1].tolist()]
-        assert change[own, 0].tolist() == bests[:-1]
-        ends = [-far, *gamma[own], far]
+        assert change[own, 0].tolist() == bests[:-1] and len(set(bests)) == len(bests)
+        ends = [-min(far, 1e9), *gamma[own], min(far, 1e9)]
         for line, left, right in zip(bests, ends, ends[1:], strict=False):
-            scores = offset[begin:end] + (left + right) / 2 * slope[begin:end]
-            assert scores[line - begin] >= scores.max() - 1e-5
-            equal = (offset == offset[line]) & (slope == slope[line])
-            assert np.flatnonzero(equal[begin:end])[0] == line - begin
+            assert line == first_equal(line, begin, end)
+            for x in (left, (left + right) / 2, right):
+                scores = lines[0, begin:end] + x * lines[1, begin:end]
+                rounding = 1e-12 * (1 + abs(x)) if far == np.inf else 1e-5
+                assert scores[line - begin] >= scores.max() - rounding
 
 
 @pytest.mark.parametrize("measure", MEASURES)

@@ -216,18 +216,19 @@ def test_learns_what_can_be_learned():
 def test_equal_gains_and_equal_rows_move_nothing():
     good, bad = [5, 4, 3, 2, 6, 5, 4, 3, 6, 6], [1, 0, 0, 0, 6, 5, 4, 3, 6, 6]
     start = np.array([0.5, -0.5])
-    ties = [[({0: 1.0}, good), ({1: 1.0}, good)]]
-    assert KBestMira().solve(flat(ties, 2), start, (0,)).weights.tolist() == start.tolist()
-    equal = [[({0: 1.0}, bad), ({0: 1.0}, good)]]
-    found = KBestMira(passes=3).solve(flat(equal, 2), start, (0,))
-    assert found.weights.tolist() == start.tolist()
-    assert found.report["violations"] == 1
-    assert found.report["loss"] > 0
-    # Nor do lists of one hypothesis, or none at all.
-    for lists in ([[({0: 1.0}, bad)]], []):
-        found = KBestMira(passes=2).solve(flat(lists, 2), start, (0,))
+    for lists, violations in (
+        ([[({0: 1.0}, good), ({1: 1.0}, good)]], 0),
+        ([[({0: 1.0}, bad), ({0: 1.0}, good)]], 1),
+        # Nor do lists of one hypothesis, or none at all.
+        ([[({0: 1.0}, bad)]], 0),
+        ([], 0),
+    ):
+        found = KBestMira(passes=3).solve(flat(lists, 2), start, (0,))
         assert found.weights.tolist() == start.tolist()
-        assert (found.report["violations"], found.report["loss"]) == (0, 0.0)
+        assert (found.report["violations"], found.report["loss"] > 0) == (
+            violations,
+            violations > 0,
+        )
 
 
 @pytest.mark.skipif(not MOSES.exists(), reason="needs ../shared")
