@@ -54,20 +54,14 @@ class CompoundSplitter:
 
     @classmethod
     def load(cls, language: str, path: str | os.PathLike[str]) -> Self:
-        """Return the splitter that `save` has written.
-
-        Raises InputError: the file is missing, or a line has no word and count.
-        """
+        """Return the splitter that `save` has written."""
         counts = {}
         for number, line in enumerate(iterate_lines(path), start=1):
             word, _, text = line.partition("\t")
             count = whole_number(text)
             if not word or not count:
-                raise InputError(
-                    "expected a word, a tab and its count; the file is damaged",
-                    path=path,
-                    line=number,
-                )
+                message = "expected a word, a tab and its count; the file is damaged"
+                raise InputError(message, path=path, line=number)
             counts[word] = count
         return cls(language, counts)
 
@@ -82,10 +76,9 @@ class CompoundSplitter:
 
     def parts(self, word: str) -> list[str]:
         """Return the parts of a word: itself, if it is not split."""
-        found = self._found.get(word)
-        if found is None:
-            found = self._found[word] = self._best(word)
-        return found
+        if word not in self._found:
+            self._found[word] = self._best(word)
+        return self._found[word]
 
     def _best(self, word: str) -> list[str]:
         letters = word.lower()

@@ -11,11 +11,9 @@ import gzip
 import hashlib
 import http.client
 import io
-import urllib.error
-import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -33,7 +31,6 @@ Log = Callable[[str], None]
 class Part:
     """One part of a corpus (train, dev, ...).
 
-    name: what its files are called.
     pieces: paths of parallel files below the corpus's address, the source before its references;
         ``.gz`` is unpacked. A part can be made of several pieces, one after the other.
     sha256: of each prepared file (not packed), where they are known: another content is an error.
@@ -48,11 +45,8 @@ class Part:
 class PublicCorpus:
     """A corpus that anybody can fetch.
 
-    title, homepage, licence: for people: what it is, where it comes from, what may be done with it.
     folder: the name of the folder of its prepared files.
     base_url: the address that the files' paths are relative to.
-    source_language, target_language: two-letter codes.
-    parts: train, dev, devtest, test.
     source_text, target_text: how the text is prepared.
     lowercase: each line is lowercased before that. Moses's tokeniser looks at case, and text with
         known checksums and scores was made in this order.
@@ -265,14 +259,6 @@ CORPORA: Final = {
 }
 
 
-def addresses(corpus: PublicCorpus) -> Iterator[str]:
-    """Yield the address of each file of a corpus."""
-    for part in corpus.parts:
-        for piece in part.pieces:
-            for file in piece:
-                yield f"{corpus.base_url}/{file}"
-
-
 def fetch(
     corpus: PublicCorpus,
     folder: Path,
@@ -291,9 +277,6 @@ def fetch(
     check: compare the prepared files with the known sha256.
     timeout: seconds without an answer after which a file counts as unreachable.
     log: takes the lines that tell what was fetched and written.
-
-    Raises InputError: a file cannot be fetched, has another content than it should, or does not fit
-        the others; or the folder cannot be written to.
     """
     prepared: dict[str, Corpus] = {}
     for part in corpus.parts:
@@ -331,31 +314,20 @@ def _check_prepared(part: Part, text: Corpus, outputs: Sequence[Path]) -> None:
     for path, side, expected in zip(outputs, written_lines(text), part.sha256, strict=True):
         digest = hashlib.sha256("".join(side).encode()).hexdigest()
         if digest != expected:
-            raise InputError(
-                f"would have the sha256 {digest} (not packed) and should have {expected}: what was "
-                "fetched for it is another version; take it as it is without the check",
-                path=path,
-            )
+            message = f"would have the sha256 {digest} (not packed) and should have {expected}"
+            cure = "what was fetched for it is another version; take it as it is without the check"
+            raise InputError(f"{message}: {cure}", path=path)
 
 
 def _download(url: str, timeout: float) -> bytes:
     """Return the content of a file on the network, unpacked if its name ends in ``.gz``."""
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https", "file"):
-        raise InputError("is no address; it must begin with https://, http:// or file://", path=url)
     try:
         with urllib.request.urlopen(url, timeout=timeout) as answer:
             content: bytes = answer.read()
-    except urllib.error.HTTPError as error:
-        raise InputError(
-            f"cannot be fetched: the server says {error.code} {error.reason}; see on the corpus's "
-            "homepage where the file is now, and name its folder with --base-url",
-            path=url,
-        ) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise InputError(
-            f"cannot be fetched ({reason}); check the network, or copy the files to a folder by "
-            "other means and name it with --base-url file:///...",
+            f"cannot be fetched ({error}); check the address and the network, or copy the files to "
+            "a folder by other means and name it with --base-url file:///...",
             path=url,
         ) from None
     if not url.endswith(".gz"):
@@ -370,13 +342,12 @@ def listing() -> str:
     """Return what is known of every public corpus: title, homepage, licence, addresses."""
     entries = []
     for name, corpus in CORPORA.items():
-        lines = [_wrapped(f"{name}: {corpus.title}"), f"  homepage  {corpus.homepage}"]
-        lines.append(_wrapped(f"  licence   {corpus.licence}"))
-        lines += [f"  file      {address}" for address in addresses(corpus)]
+        texts = f"{name}: {corpus.title}", f"  licence   {corpus.licence}"
+        title, licence = (
+            fill(text, 80, subsequent_indent=12 * " ", break_on_hyphens=False) for text in texts
+        )
+        lines = [title, f"  homepage  {corpus.homepage}", licence]
+        pieces = [piece for part in corpus.parts for piece in part.pieces]
+        lines += [f"  file      {corpus.base_url}/{file}" for piece in pieces for file in piece]
         entries.append("\n".join(lines))
     return "\n\n".join(entries)
-
-
-def _wrapped(text: str) -> str:
-    """Return a text in lines that fit a terminal."""
-    return fill(text, 80, subsequent_indent=12 * " ", break_on_hyphens=False)

@@ -62,15 +62,11 @@ class Dataset(Checked):
 
     def description(self) -> str:
         """Return the languages, and how text is prepared, step by step."""
-        names = ("normalize", "tokenize", "lowercase")
-        steps = [
-            name if value is True else f"{name}={value}"
-            for name in names
-            if (value := getattr(self, name))
-        ]
-        if self.split_compounds is not None:
-            steps.append(f"split_compounds={self.split_compounds}")
-        return " ".join([f"{self.source_language}-{self.target_language}", *steps])
+        said = [f"{self.source_language}-{self.target_language}"]
+        for name in ("normalize", "tokenize", "lowercase", "split_compounds"):
+            if value := getattr(self, name):
+                said.append(name if value is True else f"{name}={value}")
+        return " ".join(said)
 
     @property
     def source_text(self) -> Preprocessor:
@@ -92,10 +88,7 @@ class Dataset(Checked):
 
     @cached_property
     def splitter(self) -> CompoundSplitter | None:
-        """What splits compounds, if they are to be split.
-
-        Raises InputError: the file of frequencies, or the training text, is missing or bad.
-        """
+        """What splits compounds, if they are to be split."""
         if self.split_compounds is None:
             return None
         if self.compounds is not None:
@@ -106,7 +99,7 @@ class Dataset(Checked):
                 "data.train is null; name its files"
             )
         text = self._text("source")
-        lines = iterate_lines(self._files("train")[0])
+        lines = iterate_lines(self.files("train")[0])
         return CompoundSplitter.of_text(self.split_compounds, map(text.tokens, lines))
 
     def read(
@@ -117,13 +110,10 @@ class Dataset(Checked):
         Lines of it that were left out as they are empty are logged, but for a training bitext, of
         which what `max_length` and `max_ratio` leave out is left out, too. With `max_words` a
         source sentence with more, which could not be decoded, is an error.
-
-        Raises InputError: as `read_corpus` and `find_files`; or the data is in none of the folders,
-            or none is given.
         """
         if getattr(self, split) is None:
             return None
-        source, references = self._files(split)
+        source, *references = self.files(split)
         corpus = read_corpus(
             source,
             references,
@@ -150,35 +140,33 @@ class Dataset(Checked):
 
     def source_file(self, split: str) -> Path:
         """Return the file of the source sentences of a set, which must not be null."""
-        return self._files(split)[0]
+        return self.files(split)[0]
 
     def files(self, split: str) -> list[Path]:
         """Return the files of a set that is not null, the source before the references."""
-        source, references = self._files(split)
-        return [source, *references]
-
-    def _files(self, split: str) -> tuple[Path, Sequence[Path]]:
-        """Return the source and the references of a set that is not null."""
         where, languages = getattr(self, split), (self.source_language, self.target_language)
         if isinstance(where, str):
-            return find_files(self._folder(split), where, *languages)
+            source, references = find_files(self._folder(split), where, *languages)
+            return [source, *references]
         paths = [Path(str(path)) for path in where]
         if len(paths) < 2:
-            files = f"{split}.{languages[0]},{split}.{languages[1]}"
             raise InputError(
                 f"data.{split} names {len(paths)} files; give the source and at least one "
-                f"reference, as in 'data.{split}=[{files}]'"
+                f"reference, as in {self._named(split)}"
             )
-        return paths[0], paths[1:]
+        return paths
+
+    def _named(self, split: str) -> str:
+        files = f"{split}.{self.source_language},{split}.{self.target_language}"
+        return f"'data.{split}=[{files}]'"
 
     def _folder(self, split: str) -> Path:
         """Return the first of the folders that exists, for a set that is given by its name."""
         if not self.folders:
-            source, target = self.source_language, self.target_language
             raise InputError(
                 f"data.{split}={getattr(self, split)} is the name of a set, and data.folders names "
                 "no folder: say where it is with data.folders=[FOLDER], or name the files, as in "
-                f"'data.{split}=[{split}.{source},{split}.{target}]'"
+                f"{self._named(split)}"
             )
         names = [self.folders] if isinstance(self.folders, str) else list(self.folders)
         for name in names:

@@ -58,30 +58,6 @@ _PROTECTED: Final = re.compile("|".join(f"(?P<{k}>{what})" for k, what in _PATTE
 _BEHIND_URL: Final = ".,;:!?'*|\\]}"
 
 
-def with_marks(line: str, alphanumeric: str) -> tuple[str, dict[int, str]]:
-    """Return a line in which marks and joiners do not part words, and what stands for what.
-
-    alphanumeric: the characters that the tokeniser takes for letters and digits.
-    """
-    if line.isascii():
-        return line, {}
-    # One letter for each character.
-    kinds = line.translate(_kinds(alphanumeric))
-    return _replaced(line, ((*m.span(), bool(m["sign"])) for m in _MARKED.finditer(kinds)))
-
-
-def with_protected(line: str) -> tuple[str, dict[int, str]]:
-    """Return a line with a letter for each word that is protected, and what each letter is for."""
-    return _replaced(
-        line,
-        (
-            (begin + word.start(), begin + word.end(), True)
-            for begin, what, _ in protected(line)
-            for word in re.finditer(r"\S+", what)
-        ),
-    )
-
-
 def _replaced(line: str, spans: Iterable[tuple[int, int, bool]]) -> tuple[str, dict[int, str]]:
     """Return a line with a letter (or a sign: True) in the place of spans, and what it is for."""
     stand_ins: dict[str, str] = {}
@@ -116,11 +92,6 @@ def protected(line: str) -> Iterator[tuple[int, str, bool]]:
             yield match.start(), what, match.lastgroup == "tag"
 
 
-def is_protected(word: str) -> bool:
-    """Return whether all of a word is protected."""
-    return any(what == word for _, what, _ in protected(word))
-
-
 def _address(text: str) -> str:
     """Return an address without what stands behind it: marks, brackets that are not its own."""
     end, opened = len(text), text.count("(") - text.count(")")
@@ -131,25 +102,26 @@ def _address(text: str) -> str:
 
 
 class _Kinds(dict[int, str]):
-    """The kind of each character, found when it is first met."""
+    """The kind of each character, found when it is first met.
+
+    alphanumeric: the characters that the tokeniser takes for letters and digits.
+    """
 
     def __init__(self, alphanumeric: str) -> None:
         self._alphanumeric = frozenset(alphanumeric)
 
     def __missing__(self, number: int) -> str:
-        self[number] = kind = self._kind(chr(number))
-        return kind
-
-    def _kind(self, character: str) -> str:
+        character, kind = chr(number), "t" if number in _SKIN_TONES else "s"
+        mark = character == _ZERO_WIDTH_NON_JOINER or number in _FLAG_LETTERS
         # Those that the tokeniser knows stay as they are, vowel signs of scripts of India, too.
         if character in self._alphanumeric or character.isspace() or character < " ":
-            return "a"
-        if character == _ZERO_WIDTH_JOINER:
-            return "j"
-        marks = character == _ZERO_WIDTH_NON_JOINER or ord(character) in _FLAG_LETTERS
-        if marks or unicodedata.category(character)[0] == "M":
-            return "m"
-        return "t" if ord(character) in _SKIN_TONES else "s"
+            kind = "a"
+        elif character == _ZERO_WIDTH_JOINER:
+            kind = "j"
+        elif mark or unicodedata.category(character)[0] == "M":
+            kind = "m"
+        self[number] = kind
+        return kind
 
 
 @cache
@@ -241,15 +213,21 @@ class Preprocessor:
         if self.normalize:
             line = _visible(line, self.language)
         if self.tokenize and self.protect:
-            line, kept = with_protected(line)
+            spans = (
+                (begin + word.start(), begin + word.end(), True)
+                for begin, what, _ in protected(line)
+                for word in re.finditer(r"\S+", what)
+            )
+            line, kept = _replaced(line, spans)
         if self.normalize:
-            line = _moses("PunctNormalizer", self.language).normalize(_composed(line))
+            line = unicodedata.normalize("NFC", line)
+            line = _moses("PunctNormalizer", self.language).normalize(line)
         if self.tokenize:
             line = self._tokenized(line)
         if self.lowercase:
             line = lowercased(line)
             # Small letters are composed whose capitals are not, as that of j with a caron.
-            line = _composed(line) if self.normalize else line
+            line = unicodedata.normalize("NFC", line) if self.normalize else line
         words = split_words(line)
         words = words if self.compounds is None else self.compounds.split(words)
         kept = self._spelt(kept)
@@ -258,7 +236,12 @@ class Preprocessor:
     def _tokenized(self, line: str) -> str:
         """Return a line with blanks between its tokens."""
         moses = _moses("Tokenizer", self.language)
-        line, stand_ins = with_marks(line, moses.IsAlnum)
+        stand_ins: dict[int, str] = {}
+        if not line.isascii():
+            # Marks and joiners part no words. One letter for each character:
+            kinds = line.translate(_kinds(moses.IsAlnum))
+            spans = ((*match.span(), bool(match["sign"])) for match in _MARKED.finditer(kinds))
+            line, stand_ins = _replaced(line, spans)
         tokenized: str = moses.tokenize(line, return_str=True, escape=self.escape)
         return tokenized.translate(self._spelt(stand_ins))
 
@@ -271,14 +254,8 @@ class Preprocessor:
 
 
 def lowercased(line: str) -> str:
-    """Return a line in lower case, in which I with a dot is one letter, too."""
-    # Python's small letter of it has a dot besides that of the i.
+    """Return a line in lower case, in which I with a dot is one letter, and has no second dot."""
     return line.replace("İ", "i").lower()
-
-
-def _composed(line: str) -> str:
-    """Return a line with letters and marks in one, where Unicode has it."""
-    return unicodedata.normalize("NFC", line)
 
 
 def _visible(line: str, language: str) -> str:
@@ -311,7 +288,9 @@ class Detokenizer:
         """Return the text of one sentence."""
         words = list(tokens)
         if self.verbatim:
-            words = [w.replace("&", "&amp;") if "&" in w and is_protected(w) else w for w in words]
+            for i, word in enumerate(words):
+                if "&" in word and any(what == word for _, what, _ in protected(word)):
+                    words[i] = word.replace("&", "&amp;")
         text = _tags_attached(_moses("Detokenizer", self.language).detokenize(words))
         if self.language == "en":
             # As the Penn Treebank splits it, which Moses does otherwise.

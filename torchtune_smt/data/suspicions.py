@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -55,8 +54,7 @@ def corpus_suspicions(
 ) -> list[str]:
     """Return what is suspicious about the sets (train, dev, test) of a run, a sentence each.
 
-    `vocabularies` are the source and target words of the model; by default those of train. Without
-    either nobody can say whether languages are swapped.
+    `vocabularies`, which tell whether languages are swapped, are by default those of train.
     """
     if vocabularies is None and "train" in sets:
         vocabularies = _words(sets["train"].source), _words(sets["train"].targets)
@@ -86,8 +84,7 @@ def output_suspicions(
 ) -> list[str]:
     """Return what is suspicious about translations beside their references, a sentence each.
 
-    `name` is what the translations are called; `case` and `tokens` say whether case, and the way in
-    which text is split, make a difference.
+    case, tokens: whether case, and the way in which text is split, make a difference.
     """
     first = [row[0] for row in references]
     one, other = TextProfile.of(lines), TextProfile.of(first)
@@ -97,8 +94,7 @@ def output_suspicions(
     return found
 
 
-@dataclass(frozen=True)
-class TextProfile:
+class TextProfile(NamedTuple):
     """What tells how a text was prepared, of a sample of its lines."""
 
     words: int
@@ -280,8 +276,7 @@ def _overlap(one: Sequence[str], other: Sequence[str]) -> float:
 
 def _dropped(train: Corpus) -> list[str]:
     """Look for many training pairs of too different lengths."""
-    lines = len(train) + sum(train.dropped.values())
-    unequal = train.dropped.get("of too different lengths", 0)
+    unequal, lines = train.dropped.get("of too different lengths", 0), train.total
     if unequal <= _UNEQUAL * lines:
         return []
     return [
@@ -294,12 +289,13 @@ def _copied(sets: Mapping[str, Corpus]) -> list[str]:
     """Look for sentences with their translations that are in two sets."""
     found = []
     small = [name for name in ("dev", "test") if name in sets]
-    pairs = {name: _pairs(sets[name]) for name in small}
+    pairs = {name: set().union(*_rows(sets[name])) for name in small}
     for name, other in [*((name, "train") for name in small), ("test", "dev")]:
         if name not in pairs or other not in sets:
             continue
         trained = other == "train"
-        known = _pairs(sets[other], among=pairs[name]) if trained else pairs[other]
+        # Of a large text only what is asked for is kept.
+        known = set().union(*(row & pairs[name] for row in _rows(sets[other])))
         count = sum(not known.isdisjoint(row) for row in _rows(sets[name]))
         size = len(sets[name])
         if 2 * count > (size if trained else min(size, len(sets[other]))):
@@ -316,12 +312,6 @@ def _rows(corpus: Corpus) -> Iterator[set[str]]:
     """Yield the pairs of each sentence and its references."""
     for source, references in zip(corpus.source, corpus.references, strict=True):
         yield {" ".join([*source, "|||", *reference]) for reference in references}
-
-
-def _pairs(corpus: Corpus, among: set[str] | None = None) -> set[str]:
-    """Return the pairs of a corpus, or those of them that are in another set of pairs."""
-    rows = _rows(corpus)
-    return {pair for row in rows for pair in (row if among is None else row & among)}
 
 
 def _words(text: Text) -> set[str]:
