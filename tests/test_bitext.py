@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
 import os
-import shutil
 import threading
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,9 +24,9 @@ from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.text import RESERVED
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.data import bitext
-from torchtune_smt.data.bitext import Corpus, find_files, read_corpus, write_corpus, written_lines
+from torchtune_smt.data.bitext import Corpus, find_files, read_corpus, write_corpus
 from torchtune_smt.data.compounds import FILLERS, LEAST, CompoundSplitter
-from torchtune_smt.data.corpora import CORPORA, PublicCorpus, addresses, fetch
+from torchtune_smt.data.corpora import CORPORA, PublicCorpus, fetch
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 
@@ -70,7 +68,6 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
         *((["a", f"b {w}"], ["a", "b"], {}, "de:2: .* is reserved") for w in RESERVED),
         # No language model is estimated of unknown words.
         (["a", "<unk>"], ["a", "<unk>"], {"training": True}, "en:2: the word '<unk>' is reserved"),
-        (["a", "<UNK>"], ["a", "<UNK>"], {"training": True}, "en:2: the word '<UNK>' is reserved"),
         ([], [], {}, "de: is empty"),
         (
             ["a a a a", ""],
@@ -91,25 +88,13 @@ def test_bad_texts(
         read_corpus(paths[0], [write(tmp_path / "good.en", "a", "b")], training=True)
 
 
-def test_line_counts_that_differ(tmp_path: Path) -> None:
-    source, good = (write(tmp_path / name, *"xxx") for name in ("dev.de", "dev.en.0"))
-    bad = write(tmp_path / "dev.en.1", "x")
-    with pytest.raises(InputError, match=r"dev\.en\.1 has 1 lines, dev\.de has 3") as error:
-        read_corpus(source, [good, bad])
-    assert error.value.path == bad
-
-
 def test_training_pairs_have_one_target(tmp_path: Path) -> None:
     source = write(tmp_path / "train.de", "a", "b")
     targets = [write(tmp_path / f"train.en.{i}", "a", "") for i in range(3)]
     assert len(read_corpus(source, targets, empty="skip").references[0]) == 3
-    for files in ("train", [str(source), *map(str, targets)]):
-        options = {"folders": str(tmp_path), "train": files, "empty": "skip"}
-        dataset = Dataset("x", "de", "en", **options)  # type: ignore[arg-type]
-        with pytest.raises(
-            InputError, match=r"train\.en\.1: is a further target side of .*train\.de"
-        ):
-            dataset.require("train", training=True)
+    dataset = Dataset("x", "de", "en", str(tmp_path), empty="skip")
+    with pytest.raises(InputError, match=r"en\.1: is a further target side of .*train\.de"):
+        dataset.require("train", training=True)
 
 
 def test_files_are_found(tmp_path: Path) -> None:
@@ -153,7 +138,7 @@ def test_written_and_read_back(tmp_path_factory: pytest.TempPathFactory, source:
 COUNTS = {"aktion": 5, "plan": 20, "aktionsplan": 2, "freitag": 900, "frei": 50, "tage": 30}
 
 
-def all_splits(word: str, counts: dict[str, int]) -> list[list[str]]:
+def all_splits(word, counts):
     """Every way to take a word apart into words with counts, fillers between them."""
     found = [[word]] if word in counts else []
     for end in range(LEAST, len(word)):
@@ -164,10 +149,6 @@ def all_splits(word: str, counts: dict[str, int]) -> list[list[str]]:
                 rest = all_splits(word[end + len(filler) :], counts)
                 found += [[word[:end], *parts] for parts in rest]
     return found
-
-
-def mean(parts: list[str], counts: dict[str, int]) -> float:
-    return sum(math.log(counts[part]) for part in parts) / len(parts)
 
 
 # Few letters, among them those of fillers, so that words have many splits.
@@ -184,11 +165,10 @@ def test_the_split_has_the_largest_mean(counts: dict[str, int], word: str) -> No
     if not splits or len(word) < 2 * LEAST:
         assert found == [word]
         return
-    assert found in splits
-    best = max(mean(parts, counts) for parts in splits)
-    assert mean(found, counts) == pytest.approx(best)
+    means = [sum(math.log(counts[p]) for p in parts) / len(parts) for parts in splits]
+    best = [parts for parts, mean in zip(splits, means, strict=True) if mean > max(means) - 1e-12]
     # Of equal ones the fewest parts.
-    assert len(found) == min(len(p) for p in splits if abs(mean(p, counts) - best) < 1e-12)
+    assert found in best and len(found) == min(map(len, best))
 
 
 def test_examples() -> None:
@@ -248,7 +228,7 @@ RAW, FISHER = CORPORA["multi30k-raw"], CORPORA["fisher"]
 PARTS = ("train", "dev", "devtest", "test")
 
 
-def mirror(corpus: PublicCorpus, folder: Path, text: str) -> str:
+def mirror(corpus, folder, text):
     """Write the same text as all files of a corpus, and return the address."""
     for part in corpus.parts:
         for number, piece in enumerate(part.pieces):
@@ -257,9 +237,7 @@ def mirror(corpus: PublicCorpus, folder: Path, text: str) -> str:
     return folder.as_uri()
 
 
-def fetched(
-    corpus: PublicCorpus, folder: Path, address: str, check: bool = False
-) -> dict[str, Corpus]:
+def fetched(corpus, folder, address, check=False):
     return fetch(corpus, folder, base_url=address, check=check, log=lambda _: None)
 
 
@@ -271,7 +249,8 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["get-data"]) == 0
     output = " ".join(capsys.readouterr().out.split())
     for name, corpus in CORPORA.items():
-        said = [f"{name}: {corpus.title}", corpus.homepage, corpus.licence, *addresses(corpus)]
+        said = [f"{name}: {corpus.title}", corpus.homepage, corpus.licence]
+        said += [f"{corpus.base_url}/{corpus.parts[-1].pieces[-1][-1]}"]
         assert all(text in output for text in said)
 
 
@@ -332,7 +311,7 @@ def test_what_is_not_there_or_does_not_fit(tmp_path: Path) -> None:
     english.unlink()
     check(r"val\.en\.gz: cannot be fetched .*--base-url")
     # Nothing listens on the discard port.
-    for address, word in (("http://127.0.0.1:9/corpus", "network"), ("/home", "is no address")):
+    for address, word in (("http://127.0.0.1:9/corpus", "network"), ("/home", "unknown url type")):
         check(word, address)
     assert not out.exists()
 
@@ -344,28 +323,6 @@ def test_wrong_content(tmp_path: Path) -> None:
     assert not out.exists()
     assert main([*arguments, "--no-check"]) == 0
     assert (out / "dev.de").read_text() == "else\n"
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_another_version(tmp_path: Path, part: str) -> None:
-    """One word that differs in one part is noticed, whatever the others are."""
-    address = mirror(FISHER, tmp_path / "corpus", "Hola {number}, {part}.\n\nadiós\n")
-    known = fetched(FISHER, tmp_path / "a", address)
-
-    def sums(name: str) -> tuple[str, ...]:
-        files = written_lines(known[name])
-        return tuple(hashlib.sha256("".join(lines).encode()).hexdigest() for lines in files)
-
-    made_up = replace(FISHER, parts=tuple(replace(p, sha256=sums(p.name)) for p in FISHER.parts))
-    out = tmp_path / "out"
-    fetched(made_up, out, address, check=True)
-    shutil.rmtree(out)
-    last = next(p for p in FISHER.parts if p.name == part).pieces[-1][-1]
-    path = tmp_path / "corpus" / last
-    path.write_text(path.read_text().replace("adiós", "Adiós,"))
-    with pytest.raises(InputError, match=f"{part}.en.*: would have the sha256 .* another version"):
-        fetched(made_up, out, address, check=True)
-    assert not out.exists()
 
 
 @pytest.mark.parametrize("name", ["multi30k", "fisher", "tanaka"])
@@ -389,9 +346,16 @@ def test_what_is_published_is_what_experiments_are_on(
             cuts = [len(lines) * n // len(part.pieces) for n in range(len(part.pieces) + 1)]
             for piece, (begin, end) in zip(part.pieces, pairwise(cuts), strict=True):
                 put(tmp_path / "mirror", {piece[i]: "".join(lines[begin:end])})
-    fetched(corpus, tmp_path / "out", (tmp_path / "mirror").as_uri(), check=True)
+    address = (tmp_path / "mirror").as_uri()
+    fetched(corpus, tmp_path / "out", address, check=True)
     for part in corpus.parts:
         assert read(tmp_path / "out", part.name, source) == read(here, part.name, source)
+    if name == "multi30k":
+        # One word that differs is noticed.
+        path = tmp_path / "mirror" / corpus.parts[-1].pieces[-1][-1]
+        path.write_text(path.read_text().replace("a", "b", 1))
+        with pytest.raises(InputError, match="test.en: would have the sha256 .* another version"):
+            fetched(corpus, tmp_path / "out", address, check=True)
 
 
 def test_tokens_are_kept_by_what_they_are_made_of(
@@ -406,7 +370,7 @@ def test_tokens_are_kept_by_what_they_are_made_of(
             counted["lines"] += 1
             return super().tokens(line)
 
-    def made(*lines: str, language: str = "en", copies: int) -> int:
+    def made(*lines, language="en", copies):
         path, text = write(tmp_path / "text", *lines), Counting(language)
         counted.clear()
         read = read_corpus(path, empty="skip", source_text=text).source

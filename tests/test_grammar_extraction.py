@@ -18,8 +18,6 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.grammar import Grammar, extract_grammar, extraction
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
 
-Rule = tuple[tuple[str, ...], tuple[str, ...]]
-
 
 def phrases(n, m, links, max_length, unaligned_edges):
     """All initial phrases, by the definition: try all pairs of spans."""
@@ -48,15 +46,11 @@ def rules_of(source, target, links, *, max_length, max_symbols, max_gaps, unalig
     for s, e, t, u in initial:
         inner = [p for p in smaller if s <= p[0] and p[1] <= e and t <= p[2] and p[3] <= u]
         rules = []
-        choices = [()]
-        choices += [(p,) for p in inner] if max_gaps >= 1 else []
-        if max_gaps >= 2:
-            choices += [
-                (p, q)
-                for p, q in product(inner, inner)
-                if p[1] < q[0] and (p[3] <= q[2] or q[3] <= p[2])
-            ]
-        for gaps in choices:
+        pairs = product(inner, inner)
+        two = [(p, q) for p, q in pairs if p[1] < q[0] and (p[3] <= q[2] or q[3] <= p[2])]
+        for gaps in [(), *((p,) for p in inner), *two]:
+            if len(gaps) > max_gaps:
+                continue
             covered = {i for p in gaps for i in range(p[0], p[1])}
             if not any(s <= i < e and i not in covered for i, _ in links):
                 continue
@@ -84,8 +78,8 @@ def rules_of(source, target, links, *, max_length, max_symbols, max_gaps, unalig
 
 def brute_force(sources, targets, alignments, *, share, **options):
     """Return the dictionary from rules to counts and feature values."""
-    counts: dict[Rule, Fraction] = defaultdict(Fraction)
-    pairs: Counter[tuple[str | None, str | None]] = Counter()
+    counts = defaultdict(Fraction)
+    pairs = Counter()
     for source, target, links in zip(sources, targets, alignments, strict=True):
         links = sorted(set(map(tuple, links)))
         for rules in rules_of(source, target, links, **options):
@@ -113,16 +107,8 @@ def brute_force(sources, targets, alignments, *, share, **options):
         for f in f_words:
             best = max(pairs[f, e] / e_total[e] for e in [*e_words, None] if e_total[e])
             f_given_e += math.log10(best)
-        result[side, target_side] = (
-            float(count),
-            [
-                math.log10(count / of_source[side]),
-                math.log10(count / of_target[target_side]),
-                e_given_f,
-                f_given_e,
-                1.0,
-            ],
-        )
+        shares = [math.log10(count / whole) for whole in (of_source[side], of_target[target_side])]
+        result[side, target_side] = float(count), [*shares, e_given_f, f_given_e, 1.0]
     return result
 
 
@@ -156,18 +142,17 @@ def sentence_rules(grammar: Grammar, words, max_span=100, train_index=-1):
 
 
 def matches(side, words, max_span):
-    """Whether a source side matches some span of the sentence."""
-
-    def ends(k, e):
-        if k == len(side):
-            yield e
-        elif side[k].startswith("["):
-            for later in range(e + 1, len(words) + 1):
-                yield from ends(k + 1, later)
-        elif e < len(words) and words[e] == side[k]:
-            yield from ends(k + 1, e + 1)
-
-    return any(e - s <= max_span for s in range(len(words)) for e in ends(0, s))
+    """Whether a source side matches some span: from each start, all the ends it can have."""
+    for start in range(len(words)):
+        ends = {start}
+        for symbol in side:
+            if symbol in ("[1]", "[2]", -1):
+                ends = set(range(min(ends) + 1, len(words) + 1)) if ends else ends
+            else:
+                ends = {e + 1 for e in ends if e < len(words) and words[e] == symbol}
+        if any(e - start <= max_span for e in ends):
+            return True
+    return False
 
 
 def random_pair(rng):
@@ -254,7 +239,7 @@ def test_extraction_is_that_of_the_definition(bitext, options, share):
     texts = texts_of(grammar)
     assert len(set(texts)) == len(texts)
     found = dict(zip(texts, grammar.values(np.arange(len(grammar))).tolist(), strict=True))
-    assert_close(found, {rule: values for rule, (_, values) in expected.items()}, 1e-12)
+    assert_close(found, {rule: values for rule, (_, values) in expected.items()})
     for rule, count in zip(texts, grammar.counts.rule_count, strict=True):
         assert count == pytest.approx(expected[rule][0], rel=1e-12)
 
@@ -275,56 +260,39 @@ def test_rules_keep_the_links_of_most_sentences(bitext, options):
         assert perhaps[tuple(grammar.links(r))] >= max(surely.values(), default=1)
 
 
-@settings(max_examples=100)
-@given(bitexts(min_sentences=2), options, st.booleans())
-def test_rule_counts_are_those_without_the_sentence(bitext, options, share):
+def counts_of(grammar, train_index=-1):
+    """In how many sentences rules occur, one left out; not those that are gone."""
+    every = np.arange(len(grammar))
+    if train_index < 0:
+        found = grammar.rule_counts(every)
+    else:
+        found = grammar.rule_counts_without(every, train_index)
+    return {t: n for t, n in zip(texts_of(grammar), found.tolist(), strict=True) if n}
+
+
+@settings(max_examples=50)
+@given(bitexts(), options, st.booleans())
+def test_rule_counts_are_those_of_the_bitext(bitext, options, share):
+    """What min_count goes by are sentences, also where counts are shares."""
     grammar = extracted(bitext, share, **options).with_rule_counts()
     assert grammar.dense_names[-2:] == ["LogRuleCount", "UniqueRule"]
-    for i in range(-1, len(bitext[0])):
-        counts = brute_force(*without(bitext, i), share=share, **options)
-        sentences = Counter(
-            rule for here in rules_by_sentence(without(bitext, i), **options) for rule in here
-        )
-        found = sentence_rules(grammar, bitext[0][max(i, 0)], train_index=i)
-        for rule, values in found.items():
-            expected = [math.log10(counts[rule][0]), float(sentences[rule] == 1)]
-            assert values[-2:] == pytest.approx(expected, abs=1e-12)
-        # What min_count goes by are sentences, also where counts are shares.
-        every = np.arange(len(grammar))
-        occurred = grammar.rule_counts_without(every, i) if i >= 0 else grammar.rule_counts(every)
-        assert occurred.tolist() == [sentences[text] for text in texts_of(grammar)]
+    counts = brute_force(*bitext, share=share, **options)
+    sentences = Counter(rule for here in rules_by_sentence(bitext, **options) for rule in here)
+    for text, values in zip(
+        texts_of(grammar), grammar.values(np.arange(len(grammar))), strict=True
+    ):
+        expected = [math.log10(counts[text][0]), float(sentences[text] == 1)]
+        assert values[-2:] == pytest.approx(expected, abs=1e-12)
+    assert counts_of(grammar) == sentences
 
 
 @settings(max_examples=100)
 @given(bitexts(), st.lists(st.sampled_from("abcdz"), max_size=9), st.integers(1, 9), st.booleans())
 def test_sentence_grammar_is_what_matches(bitext, words, max_span, share):
-    grammar = extracted(bitext, share)
-    everything = brute_force(
-        *bitext, share=share, max_length=10, max_symbols=5, max_gaps=2, unaligned_edges=False
-    )
-    expected = {
-        rule: values
-        for rule, (_, values) in everything.items()
-        if matches(rule[0], words, max_span)
-    }
-    assert_close(sentence_rules(grammar, words, max_span), expected, 1e-12)
-
-
-@settings(max_examples=150)
-@given(bitexts(min_sentences=2), options, st.booleans(), st.sampled_from([1, 2, 1000]))
-def test_leave_one_out_is_extraction_without_the_sentence(bitext, options, share, table_limit):
-    grammar = extracted(bitext, share, table_limit, **options)
-    for i in range(len(bitext[0])):
-        again = extracted(without(bitext, i), share, table_limit, **options)
-        found = sentence_rules(grammar, bitext[0][i], train_index=i)
-        expected = sentence_rules(again, bitext[0][i])
-        # The order counts, too: it is that of the table limit.
-        by_side = defaultdict(list)
-        for side, target_side in expected:
-            by_side[side].append(target_side)
-        for side, target_sides in by_side.items():
-            assert [t for s, t in found if s == side] == target_sides
-        assert_close(found, expected, 1e-12)
+    options = {"max_length": 10, "max_symbols": 5, "max_gaps": 2, "unaligned_edges": False}
+    every = brute_force(*bitext, share=share, **options).items()
+    expected = {rule: values for rule, (_, values) in every if matches(rule[0], words, max_span)}
+    assert_close(sentence_rules(extracted(bitext, share, **options), words, max_span), expected)
 
 
 def with_twins(bitext):
@@ -336,27 +304,30 @@ def with_twins(bitext):
     return (sources, targets, links), together
 
 
-@settings(max_examples=50)
-@given(bitexts(min_sentences=2), st.booleans(), st.sampled_from([1, 1000]))
-def test_identical_pairs_are_left_out_together(bitext, share, table_limit):
-    """Also where their alignments differ."""
+@settings(max_examples=200)
+@given(
+    bitexts(min_sentences=2), options, st.booleans(), st.sampled_from([1, 2, 1000]), st.booleans()
+)
+def test_leave_one_out_is_extraction_without_the_sentence(bitext, options, share, limit, identical):
+    """Or without all that are identical, also where their alignments differ."""
     bitext, together = with_twins(bitext)
-    first = extracted(bitext, share, table_limit).with_rule_counts()
-    assert first.arrays["identical"].tolist() == [same[0] for same in together]
-    grammar = first.leaving_out_identical()
-    for i, same in enumerate(together):
-        again = extracted(without(bitext, *same), share, table_limit).with_rule_counts()
+    grammar = extracted(bitext, share, limit, **options).with_rule_counts()
+    assert grammar.arrays["identical"].tolist() == [same[0] for same in together]
+    if identical:
+        grammar = grammar.leaving_out_identical()
+    for i, same in enumerate(together if identical else [[i] for i in range(len(together))]):
+        rest = extracted(without(bitext, *same), share, limit, **options).with_rule_counts()
         found = sentence_rules(grammar, bitext[0][i], train_index=i)
-        assert_close(found, sentence_rules(again, bitext[0][i]), 1e-12)
-        counts = again.rule_counts(np.arange(len(again))).tolist()
-        expected = dict(zip(texts_of(again), counts, strict=True))
-        found = grammar.rule_counts_without(np.arange(len(grammar)), i)
-        assert found.tolist() == [expected.get(text, 0) for text in texts_of(grammar)]
-        assert grammar.left_out_first(i) == same[0] and first.left_out_first(i) == i
-    # By default they stay.
-    alone = sentence_rules(first, bitext[0][0], train_index=0)
-    again = extracted(without(bitext, 0), share, table_limit).with_rule_counts()
-    assert_close(alone, sentence_rules(again, bitext[0][0]), 1e-12)
+        expected = sentence_rules(rest, bitext[0][i])
+        # The order counts, too: it is that of the table limit.
+        by_side = defaultdict(list)
+        for side, target_side in expected:
+            by_side[side].append(target_side)
+        for side, target_sides in by_side.items():
+            assert [t for s, t in found if s == side] == target_sides
+        assert_close(found, expected)
+        assert counts_of(grammar, i) == counts_of(rest)
+        assert grammar.left_out_first(i) == same[0]
 
 
 def test_leave_one_out_with_counts_of_many_sizes():

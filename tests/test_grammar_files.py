@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_grammar_extraction import matches
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import read_lines
@@ -162,20 +163,6 @@ def grammar_of(sides, targets, words="abc"):
         ["F"],
         np.arange(len(sides), dtype=float)[:, None],
     )
-
-
-def matches(side, sentence, max_span):
-    """Whether a source side matches some span: from each start, all the ends it can have."""
-    for start in range(len(sentence)):
-        ends = {start}
-        for symbol in side:
-            if symbol == -1:
-                ends = set(range(min(ends) + 1, len(sentence) + 1)) if ends else ends
-            else:
-                ends = {e + 1 for e in ends if e < len(sentence) and sentence[e] == symbol}
-        if any(e - start <= max_span for e in ends):
-            return True
-    return False
 
 
 def matching(grammar, sentence, max_span):

@@ -6,7 +6,6 @@ import gzip
 import logging
 import math
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId
-from torchtune_smt.grammar import FileGrammar, extract_grammar, formats, read_grammar, write_grammar
+from torchtune_smt.grammar import extract_grammar, formats, read_grammar, write_grammar
 from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.grammar.store import COPY
@@ -37,7 +36,7 @@ CDEC = """\
 """
 
 
-def rules(grammar: FileGrammar) -> dict[tuple[str, str], dict[str, float]]:
+def rules(grammar):
     """The rules as text, and their features that are not 0."""
     found = {}
     for r in range(len(grammar)):
@@ -47,11 +46,11 @@ def rules(grammar: FileGrammar) -> dict[tuple[str, str], dict[str, float]]:
     return found
 
 
-def write(folder: Path, text: str | bytes, name: str = "grammar") -> Path:
+def write(folder, text, name="grammar"):
     return put(folder, {name: text})
 
 
-def written(path: Path, text: str | bytes) -> Path:
+def written(path, text):
     return put(path.parent, {path.name: text})
 
 
@@ -96,7 +95,7 @@ def test_rules_of_one_source_side_are_consecutive_in_the_given_or_the_wanted_ord
     local = grammar.sentence_grammar(grammar.source_words.lookup(["a"]), 10)
     assert local.rule.tolist() == [0, 1]
     with pytest.raises(InputError, match="rank_by: no feature 'G' among F"):
-        read_grammar(write(tmp_path, text), rank_by="G")
+        read_grammar(tmp_path / "grammar", rank_by="G")
 
 
 def test_values_without_names_and_with_semicolons(tmp_path):
@@ -168,10 +167,9 @@ def test_a_grammar_is_read_from_its_copy_as_from_its_text(tmp_path, caplog):
     assert len(said) == 4
     assert all("1 rules occur again" in message for message in said)
     # Damaged, of another text, or read in another format: it is made anew.
-    for damaged in (whole[:-9], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]):
-        copy.write_bytes(damaged)
-        read()
-        assert copy.read_bytes() == whole
+    copy.write_bytes(whole[:-9])
+    read()
+    assert copy.read_bytes() == whole
     read(rank_by="Lex")
     assert copy.read_bytes() == whole
     read(format="joshua")
@@ -204,11 +202,9 @@ TYPE = "wbe-msd-bidirectional-fe-allff"
 ARPA = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <s>\n-1 </s>\n-2 <unk>\n\n\\end\\\n"
 
 
-def entries(table) -> dict[tuple[str, str], list[float]]:
-    return {
-        tuple(" ".join(side) for side in table.rule_text(r)): table.dense[r].tolist()
-        for r in range(len(table))
-    }
+def entries(table):
+    texts = [tuple(map(" ".join, table.rule_text(r))) for r in range(len(table))]
+    return dict(zip(texts, table.dense.tolist(), strict=True))
 
 
 def test_a_phrase_table(tmp_path):
@@ -242,18 +238,16 @@ def test_reordering_scores_find_their_phrases(tmp_path, order, caplog):
     assert found["ein", "a"][4:] == pytest.approx(np.log([0.5, 0.25, 0.25, 0.2, 0.2, 0.6]))
 
 
-@pytest.mark.parametrize("more", ["", "c ||| 0.5 0.5\n"])
-def test_repeated_source_sides_have_one_kind_of_scores(tmp_path, more):
+def test_repeated_source_sides_have_one_kind_of_scores(tmp_path):
     path = written(tmp_path / "table", "a ||| x ||| 0.5\nb ||| y ||| 0.5\na ||| z ||| 0.5\n")
-    lines = "a ||| 0.5 0.25\nb ||| 0.1 0.2\n" + more + "a ||| 0.5 0.25\n"
+    lines = "a ||| 0.5 0.25\nb ||| 0.1 0.2\nc ||| 0.5 0.5\na ||| 0.5 0.25\n"
     options = {"reordering_type": "monotonicity-backward-f"}
     found = entries(read_phrase_table(path, reordering=written(tmp_path / "r", lines), **options))
     for source, target in ("ax", "az", "by"):
         expected = [0.5, 0.25] if source == "a" else [0.1, 0.2]
         assert found[source, target][1:] == pytest.approx(np.log(expected))
     other = written(tmp_path / "r", lines[:-3] + "75\n")
-    line = other.read_text().count("\n")
-    with pytest.raises(InputError, match=f"r:{line}: .*other scores than line 1"):
+    with pytest.raises(InputError, match="r:4: .*other scores than line 1"):
         read_phrase_table(path, reordering=other, **options)
 
 
@@ -292,7 +286,7 @@ def test_min_count_without_counts(tmp_path):
     PhraseDecoder(model, templates=[RuleId(min_count=2)])
 
 
-@pytest.mark.parametrize("name", ["t.minphr", "t.binphr.idx", "t.minlexr", "t.binlexr.idx"])
+@pytest.mark.parametrize("name", ["t.minphr", "t.binlexr.idx"])
 def test_binary_tables_are_refused_by_name(tmp_path, name):
     written(tmp_path / name, "x")
     option = "reordering_table" if "lexr" in name else "phrase_table"
@@ -305,15 +299,11 @@ def test_binary_tables_are_refused_by_name(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("wbe-msd-bidirectional-fe-allff", (6, 3, False)),
         ("msd-bidirectional-fe", (6, 3, False)),
         ("hier-mslr-bidirectional-fe-allff", (8, 4, True)),
         ("phrase-monotonicity-backward-f", (2, 2, False)),
         ("leftright-forward-fe", (2, 2, False)),
-        *(
-            (bad, None)
-            for bad in ("", "msd", "msd-bidirectional-fe-collapseff", "xyz-msd-fe", "fe")
-        ),
+        *((bad, None) for bad in ("", "msd", "msd-bidirectional-fe-collapseff", "xyz-msd-fe")),
     ],
 )
 def test_reordering_types(name, expected):
@@ -332,15 +322,12 @@ GOOD = {
 GAPS = "[X][X] a [X][X] [X] ||| [X][X] [X][X] [X] ||| 1 ||| "
 BAD = [
     ("cdec", "[X] ||| a ||| b\n", 2, "a field is missing: .X. ... source ... target ... features"),
-    ("cdec", "\n", 2, "a field is missing"),
     ("cdec", "[X] ||| ||| b ||| F=1\n", 2, "source side is empty"),
     ("cdec", "[X] ||| [X,1] ||| b [1] ||| F=1\n", 2, "non-terminal alone"),
     ("cdec", "[X] ||| a [X,1] ||| b ||| F=1\n", 2, "different numbers of non-terminals"),
-    ("cdec", "[X] ||| [X] a ||| [X] b ||| F=1\n", 2, "different numbers of non-terminals"),
     ("cdec", "[X] ||| [X] a [X,1] ||| [1] b [2] ||| F=1\n", 2, r"\[X,1\] occurs twice"),
     ("cdec", "[X] ||| a ||| b [1] ||| F=1\n", 2, r"\[1\] has no counterpart"),
     ("cdec", "[X] ||| a [X,1] b [X,2] ||| [1] [1] ||| F=1\n", 2, r"\[1\] occurs twice"),
-    ("cdec", "[X] ||| a [X,1] b [X,1] ||| [1] [2] ||| F=1\n", 2, r"\[X,1\] occurs twice"),
     ("cdec", "[X] ||| [X,1] a [X,2] b [X,3] ||| [1] [2] [3] ||| F=1\n", 2, r"\[X,3\] is the third"),
     ("cdec", "[S] ||| [S,1] [X,2] ||| [1] [2] ||| F=1\n", 2, "left-hand side must be .X.*glue"),
     ("cdec", "[X] ||| a [NP,1] ||| b [1] ||| F=1\n", 2, r"\[NP,1\] has a category other than X"),
@@ -350,7 +337,6 @@ BAD = [
     ("cdec", "[X] ||| a ||| b ||| F=1 G=2 F=3\n", 2, "gives the feature F twice"),
     ("cdec", GOOD["cdec"] + "[X] ||| c ||| d ||| F=1e\n[X] |||\n", 3, "'1e' is no finite"),
     ("cdec", GOOD["cdec"] + "[X] |||\n[X] ||| c ||| d ||| F=1e\n", 3, "a field is missing"),
-    ("cdec", "[X] a ||| b ||| c ||| F=1\n", 2, "left-hand side must be"),
     ("moses", "a [X] ||| b ||| 1\n", 2, "must end with .X."),
     ("moses", "a [X] ||| b [X]\n", 2, "a field is missing: source .X."),
     ("moses", "[X][X] a [X] ||| b [X] ||| 1 ||| 0-0\n", 2, "different numbers"),
@@ -358,18 +344,13 @@ BAD = [
     ("moses", "[X][NP] a [X] ||| [X][NP] [X] ||| 1 ||| 0-0\n", 2, "category other than X"),
     ("moses", "a [X] ||| b [X] ||| 1 ||| 0-\n", 2, "0- is no alignment point"),
     ("moses", "a [X] ||| b [X] ||| -0.5 ||| 0-0\n", 2, "-0.5 is no probability"),
-    ("moses", "[X][X] [X] ||| [X][X] [X] ||| 1 ||| 0-0\n", 2, "non-terminal alone"),
     ("moses", "c [X] ||| b [X] ||| 1 1 ||| 0-0\n", 2, "has 2 scores, and not 1"),
-    ("moses", "c [X] ||| b [X] ||| ||| 0-0\n", 2, "has 0 scores, and not 1"),
     ("moses", "c [X] ||| b [X] ||| X=0.5 ||| 0-0\n", 2, "value 'X=0.5' is no finite number"),
     ("moses", "c [X] ||| b [X] ||| 1 ||| 0-0 1-0\n", 2, "1-0 lies outside"),
-    ("moses", "c [X] ||| b [X] ||| 1 ||| 0-1\n", 2, "0-1 lies outside"),
     ("phrases", "ein ||| a\n", 1, "is missing: source ... target ... prob"),
     ("phrases", PHRASES + "x ||| y ||| 1 1 1\n", 5, "has 3 scores, and not 4"),
     ("phrases", PHRASES + " ||| y ||| 1 1 1 1\n", 5, "the source side is empty"),
     ("phrases", "x ||| y ||| 1 -1 1 1\n", 1, "-1.0 is no probability"),
-    ("phrases", "x ||| y ||| 1 ||| 0-1\n", 1, "0-1 lies outside"),
-    ("phrases", "x ||| y ||| 1 ||| 0\n", 1, "0 is no alignment point"),
     ("phrases", "x ||| y ||| \n", 1, "has no scores"),
     ("phrases", "a ||| b ||| 1 x\nc ||| d ||| 1\ne\n", 1, "'x' is no finite number"),
     ("phrases", "", None, "the table is empty"),
@@ -425,10 +406,8 @@ def test_cdec_grammar_of_a_development_set(shared, cdec_grammar):
     lines = read_lines(shared / "oracles" / "cdec" / "grammar.dev.gz")
     for r in range(0, len(grammar), 20):
         _, *sides, features, _ = lines[grammar.given[r]].split(" ||| ")
-        assert sides == [
-            " ".join(f"[X,{t[1:]}" if t in ("[1]", "[2]") else t for t in side)
-            for side in grammar.rule_text(r)
-        ]
+        plain = [" ".join(side).replace("[X,", "[") for side in map(str.split, sides)]
+        assert plain == list(map(" ".join, grammar.rule_text(r)))
         pairs = (feature.split("=") for feature in features.split())
         values = zip(grammar.dense_names, grammar.dense[r].tolist(), strict=True)
         assert dict(values) == {name: float(value) for name, value in pairs}

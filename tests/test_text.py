@@ -98,61 +98,47 @@ def test_bad_utf8_is_located_with_every_line_end(tmp_path, end):
 def test_parallel_lines(counts):
     files = [[f"{f} {i}" for i in range(count)] for f, count in enumerate(counts)]
     rows = []
-    try:
+    equal = contextlib.nullcontext() if len(set(counts)) == 1 else pytest.raises(UnequalLinesError)
+    with equal as error:
         for row in parallel_lines(files):
             rows.append(row)
-        assert len(set(counts)) == 1
-    except UnequalLinesError as error:
-        assert error.counts == counts
-        assert len(set(counts)) > 1
+    assert error is None or error.value.counts == counts
     assert rows == [tuple(lines[i] for lines in files) for i in range(min(counts))]
 
 
 @pytest.mark.parametrize("name", ["", "/"])
 def test_a_folder_is_not_written_over(tmp_path, name):
+    """That is said before the work whose result it would be."""
     path = tmp_path / "there"
     path.mkdir()
-    begun = False
     with pytest.raises(InputError, match="there/?: is a folder, and a file is to be written"):
-        with atomic_path(f"{path}{name}"):
-            begun = True
-    # Before the work whose result it would be.
-    assert not begun
+        atomic_path(f"{path}{name}").__enter__()
     assert list(tmp_path.iterdir()) == [path]
 
 
-PACKED = {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress}
-
-
 WIDE = b"x" * (1 << 22)
+NO_TEXT = [
+    (gzip.compress(b"a text\n"), ": .*is packed with gzip; unpack it"),
+    (lzma.compress(b"a text\n"), ": .*is packed with xz; unpack it"),
+    (bz2.compress(b"a text\n"), ": .*is packed with bzip2; unpack it"),
+    ("a b\nc\n".encode("utf-16-le"), ":1: has a zero byte, so it is no text"),
+    (b"a\r\nb\0\r\n", ":2: has a zero byte, so it is no text"),
+    (b"a\n" * (1 << 20) + b"\0", f":{(1 << 20) + 1}: has a zero byte, so"),
+    (b"a\nb\n" + WIDE + b"x\n", ":3: has more than 4 MiB in this line"),
+]
 
 
-NO_TEXT = {
-    **{
-        how: (pack(b"a text\n"), f"is packed with {how}; unpack it") for how, pack in PACKED.items()
-    },
-    "zeros at the end": (b"a\nb\n" + bytes(20), ":3: has a zero byte, so it is no text"),
-    "utf-16": ("a b\nc\n".encode("utf-16-le"), ":1: has a zero byte, so it is no text"),
-    "a zero": (b"a\r\nb\0\r\n", ":2: has a zero byte, so it is no text"),
-    "a late zero": (b"a\n" * (1 << 20) + b"\0", f":{(1 << 20) + 1}: has a zero byte, so"),
-    "a line without end": (b"a\nb\n" + WIDE + b"x\n", ":3: has more than 4 MiB in this line"),
-}
-
-
-@pytest.mark.parametrize("what", NO_TEXT)
-def test_what_is_no_text(what, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("data", "message"), NO_TEXT)
+def test_what_is_no_text(data, message, tmp_path, monkeypatch):
     monkeypatch.setattr(textio, "MAX_LINE", 1 << 22)
-    data, message = NO_TEXT[what]
     # Packed with gzip twice, too.
     for name in ("text", "text.gz"):
         path = put(tmp_path / name, data)
         for read in (read_lines, read_text):
-            with pytest.raises(
-                InputError, match=f"{name}{message}" if message[0] == ":" else message
-            ):
+            with pytest.raises(InputError, match=name + message):
                 read(path)
-    if what in PACKED:
-        with pytest.raises(InputError, match=f"is packed with {what}"):
+    if "packed" in message:
+        with pytest.raises(InputError, match="pipe" + message):
             list(textio.blocks_of_lines("pipe", Pieces(data)))
 
 
@@ -228,9 +214,6 @@ NUMBERS = st.text(st.sampled_from("0123456789+-.eE_ \u0661\u2028\u00a0nainfx"), 
 @given(NUMBERS)
 @example("1e400")
 @example("123456789")
-@example("\u0661")
-@example("1_0")
-@example("infinity")
 def test_numbers_are_pythons_in_plain_ascii(text):
     whole = all("0" <= letter <= "9" for letter in text) and 0 < len(text) <= 9
     assert whole_number(text) == (int(text) if whole else None)
