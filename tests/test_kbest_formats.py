@@ -2,7 +2,6 @@
 
 import math
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,9 @@ from torchtune_smt.core.text_kernels import EXACT, LONG, NONE, POWERS, number
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.kbest import formats
-from torchtune_smt.kbest.formats import OnError, longest_in_order, read_lists
+from torchtune_smt.kbest.formats import longest_in_order, read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
-from torchtune_smt.kbest.stored_lists import StoredLists, merged
+from torchtune_smt.kbest.stored_lists import merged
 
 MOSES = """\
 0 ||| ein haus  ||| D0= 0 LM0= -4.5 TM0= -1 -2.5 WT_a~b= 2 PL_1= 0 ||| -8.25 ||| 0-0 1-1
@@ -34,28 +33,28 @@ ZEROS_LEFT_OUT = CDEC.replace(" Glue=0 LM=0", "").replace(" Glue=0", "")
 LINE = "{} ||| a ||| F=1 ||| 1\n"
 
 
-def entries(stored: StoredLists) -> list[tuple[int, list[str], dict[str, float], float | None]]:
+def entries(stored):
     """Everything in plain Python."""
     lists = stored.lists
     lists.check()
     result = []
     for i, sentence in enumerate(np.repeat(lists.index, np.diff(lists.begin)).tolist()):
-        words = [] if lists.words is None else lists.words.names(lists.hypothesis(i))
+        words = lists.words.names(lists.hypothesis(i)) if lists.words else []
         score = None if lists.score is None else float(lists.score[i])
         result.append((sentence, words, lists.features.named(*lists.row(i)), score))
     return result
 
 
-def rows_of(stored: StoredLists) -> list[dict[str, float]]:
+def rows_of(stored):
     return [row for _, _, row, _ in entries(stored)]
 
 
-def names_of(stored: StoredLists) -> list[str]:
+def names_of(stored):
     return stored.lists.features.names(range(len(stored.lists.features)))
 
 
 @pytest.fixture(params=[1 << 22, 64], ids=["whole", "pieces"])
-def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def pieces(request, monkeypatch):
     """Texts are parsed as a whole, and in pieces of some lines."""
     monkeypatch.setattr(formats, "PIECE", request.param)
     monkeypatch.setattr(formats, "_PART", request.param)
@@ -78,9 +77,7 @@ LINES = st.lists(
 
 @settings(max_examples=60)
 @given(lines=LINES, moses=st.booleans(), piece=st.integers(1, 200))
-def test_equals_what_was_written(
-    tmp_path_factory: pytest.TempPathFactory, lines: list, moses: bool, piece: int
-) -> None:
+def test_equals_what_was_written(tmp_path_factory, lines, moses, piece):
     text = ""
     for i, (words, row, total) in enumerate(lines):
         if moses:
@@ -102,7 +99,7 @@ def test_equals_what_was_written(
 
 @given(st.one_of(st.floats().map(repr), st.text("0123456789.+-eE_ni", max_size=12)))
 @example("8.803145748222139e-299")  # 10^-314 alone is 0, or next to it
-def test_numbers_are_pythons(text: str) -> None:
+def test_numbers_are_pythons(text):
     letters = np.frombuffer(bytearray(text.encode() + b" "), np.uint8)
     kind, value = number(letters, 0, letters.size - 1, POWERS)
     try:
@@ -118,22 +115,17 @@ def test_numbers_are_pythons(text: str) -> None:
             assert value == pytest.approx(expected, rel=2e-15, abs=1e-300)
 
 
-def moses(features: str) -> str:
+def moses(features):
     return f"0 ||| a ||| {features} ||| 0"
 
 
 FAULTS = {
     "no list": (1, "hello", "'hello' is no sentence number; lines begin"),
     "blank line": (2, "", "a field is missing"),
-    "no score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1", "a field is missing"),
     "empty score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 |||", "a field is missing"),
     "no features": (3, "1 ||| a", "a field is missing"),
-    "no number": (2, "zero ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'zero' is no sentence number"),
-    "negative": (2, "-1 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'-1' is no sentence number"),
     "two numbers": (2, "0 0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "no sentence number"),
-    "alignment": (2, moses("0-0 1-1"), "'0-0' stands where `Label= 0.5` is expected"),
     "blank in name": (2, moses("D0= 1 my LM0= 1 TM0= 1 1"), "value 'my' is no finite"),
-    "blank in first name": (2, moses("my D0= 1 LM0= 1 TM0= 1 1"), "which has no blanks"),
     "other format": (2, moses("D0=1 LM0=1"), "'D0=1' stands where `Label= 0.5`"),
     "no name": (2, moses("= 1 LM0= 1"), "'=' stands where"),
     "no value": (2, moses("D0= LM0= 1 TM0= 1 1"), "'D0=' stands where"),
@@ -144,12 +136,10 @@ FAULTS = {
     "lacking": (2, moses("D0= 1 TM0= 1 1"), "dense feature 'LM0' is missing"),
     "width": (2, moses("D0= 1 LM0= 1 TM0= 1 1 1"), "at 'TM0=', the line has another number"),
     "dense twice": (2, moses("D0= 1 D0= 1 LM0= 1 TM0= 1 1"), "'D0' is given twice"),
-    "sparse twice": (2, moses("D0= 1 LM0= 1 TM0= 1 1 A_= 1 A_= 2"), "'A_' is given"),
     "clash": (2, moses("D0= 1 LM0= 1 LM0_0= 2 TM0= 1 1"), "'LM0_0' is given twice"),
 }
 OF_CDEC = {
-    "LM": "'LM' stands where `name=0.5` is expected",
-    "my LM=1": "'my' stands where",
+    "my LM=1": "'my' stands where `name=0.5` is expected",
     "LM= 1": "'LM=' stands where",
     "=1": "'=1' stands where",
     "LM=1 LM=0": "'LM' is given twice",
@@ -163,7 +153,7 @@ CASES |= {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_faults_are_located_or_skipped(name: str, tmp_path: Path) -> None:
+def test_faults_are_located_or_skipped(name, tmp_path):
     form, text, line, bad, message = CASES[name]
     lines = text.splitlines()
     lines[line - 1] = bad
@@ -180,15 +170,15 @@ def test_faults_are_located_or_skipped(name: str, tmp_path: Path) -> None:
 # Dense features that lines lack
 
 
-def test_a_line_without_a_dense_value_is_a_fault_unless_one_is_named(tmp_path: Path) -> None:
-    path = put(tmp_path, {"list": ZEROS_LEFT_OUT})
+def test_a_line_without_a_dense_value_is_a_fault_unless_one_is_named(tmp_path):
+    path, whole = tmp_path / "list", tmp_path / "whole"
+    put(tmp_path, {"list": ZEROS_LEFT_OUT, "whole": CDEC})
     with pytest.raises(InputError, match="list:2: .*'Glue' is missing.*missing=VALUE"):
         read_lists(path)
     assert read_lists(path, on_error="skip").summary() == (
         "1 hypotheses of 1 sentences; 2 lines with other dense features, 2 sentences with a fault, "
         "1 sentences without a list"
     )
-    whole = put(tmp_path, {"whole": CDEC})
     for format in ("cdec", None):
         filled = read_lists(path, format, missing=0)
         assert entries(filled) == entries(read_lists(whole))
@@ -197,8 +187,6 @@ def test_a_line_without_a_dense_value_is_a_fault_unless_one_is_named(tmp_path: P
     assert [(row["LM"], row["Glue"]) for row in rows] == [(-4.5, 2), (-5, -7.5), (-7.5, -7.5)]
     # A value of 0 that is there stays.
     assert entries(read_lists(whole, missing=-7.5)) == entries(read_lists(whole))
-    with pytest.raises(ValueError, match="missing must be a finite number"):
-        read_lists(path, missing=math.nan)
     # Labels of Moses, too.
     text = MOSES.replace("D0= 0 LM0= -4.5", "LM0= -4.5").replace("TM0= 0 1e-3", "")
     read = read_lists(put(tmp_path, {"list": text}), missing=-3)
@@ -210,7 +198,7 @@ def test_a_line_without_a_dense_value_is_a_fault_unless_one_is_named(tmp_path: P
 
 
 @pytest.mark.parametrize("dense", [["LM"], ["D0_0", "WT_a~b"]])
-def test_named_dense_features_are_in_every_line(dense: list[str], tmp_path: Path) -> None:
+def test_named_dense_features_are_in_every_line(dense, tmp_path):
     path = put(tmp_path, {"list": ZEROS_LEFT_OUT if dense == ["LM"] else MOSES})
     with pytest.raises(InputError, match=f"list:[23]: .*'{dense[-1]}' is missing"):
         read_lists(path, dense=dense)
@@ -218,7 +206,7 @@ def test_named_dense_features_are_in_every_line(dense: list[str], tmp_path: Path
     assert [row[dense[-1]] for row in rows].count(9) == (1 if dense == ["LM"] else 2)
 
 
-def test_the_line_is_found_in_whatever_piece(tmp_path: Path, pieces: None) -> None:
+def test_the_line_is_found_in_whatever_piece(tmp_path, pieces):
     lines = [f"{i} ||| a ||| LM=-1 F={i % 2} s:{i}=1 ||| 0" for i in range(9)]
     for old, new, message in (
         (" F=1", "", "'F' is missing"),
@@ -231,14 +219,14 @@ def test_the_line_is_found_in_whatever_piece(tmp_path: Path, pieces: None) -> No
         assert len(filled) == 9 and filled[7].get("F") in (1, 3)
 
 
-def test_many_names_without_a_colon_are_not_taken_for_dense(tmp_path: Path) -> None:
+def test_many_names_without_a_colon_are_not_taken_for_dense(tmp_path):
     path = put(tmp_path, {"list": [moses(" ".join(f"F{i}=1" for i in range(201)))]})
     with pytest.raises(InputError, match="has 201 features without a colon"):
         read_lists(path)
     assert read_lists(path, dense=["F3"]).dense_names == ["F3"]
 
 
-def test_names_must_fit_into_a_weights_file(tmp_path: Path) -> None:
+def test_names_must_fit_into_a_weights_file(tmp_path):
     path = put(tmp_path, {"list": LINE.format(0) + "0 ||| b ||| F=1 #x:=2 ||| 1\n"})
     with pytest.raises(InputError, match="list:2: the feature '#x:' begins with #"):
         read_lists(path)
@@ -257,20 +245,16 @@ ORDERS = {
     "back": ([0, 1, 0, 3], "list:3: .* smaller than that of line 2,", [0, 1, 3]),
     "gap": ([0, 2, 2], "list:2: this list is of sentence 2, and sentence 1 has", [0, 2]),
     "from 1": ([1], "list:1: .* sentence 0 has none", [1]),
-    "turned": (UP[::-1], None, UP),
     "turned in threes": (np.repeat(UP[::-1], 3), None, UP),
     "two parts": ([3, 4, 5, 0, 1, 2], None, UP),
-    "two parts in threes": (np.repeat([3, 4, 5, 0, 1, 2], 3), None, UP),
-    "one first": (np.repeat([4, 0, 1, 2, 3, 5], 3), None, UP),
     "all twice": ([0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2], "list:7:", "sort them"),
     "parts with a gap": ([3, 3, 4, 4, 0, 0, 1, 1], "list:", "sort them"),
-    "odd ones": ([9, 7, 5, 3, 1], "list:", "sort them"),
     "gaps": ([0, 0, 3, 3, 1, 1, 5], "list:", "sort them"),
 }
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_order(name: str, tmp_path: Path, pieces: None) -> None:
+def test_order(name, tmp_path, pieces):
     """Whole lists in another order are sorted; nothing is guessed where more is wrong."""
     numbers, error, left = ORDERS[name]
     path = put(tmp_path, {"list": "".join(LINE.format(i) for i in numbers)})
@@ -301,7 +285,7 @@ def test_order(name: str, tmp_path: Path, pieces: None) -> None:
         }
 
 
-def test_one_wrong_number_costs_its_line(tmp_path: Path, pieces: None) -> None:
+def test_one_wrong_number_costs_its_line(tmp_path, pieces):
     for place, wrong in ((1, 15), (1, 10**8), (30, 2), (57, 99)):
         given = np.repeat(np.arange(20), 3)
         given[place] = wrong
@@ -316,17 +300,12 @@ def test_one_wrong_number_costs_its_line(tmp_path: Path, pieces: None) -> None:
     [
         (b"2 ||| a ||| F=x ||| 1", 3),
         (b"2 ||| \xff ||| F=1 ||| 1", 3),
-        (b"2 |||", 3),
         (b"2 ||| a ||| F=x ||| 1\n9999999 ||| a ||| F=x ||| 1", 3),
-        (b"2", 1),
         (b"2 a", 1),
         (b"2\xff ||| a", 1),
-        (b"||| a", 1),
     ],
 )
-def test_sentences_of_which_all_is_left_out_count(
-    bad: bytes, n_sentences: int, tmp_path: Path
-) -> None:
+def test_sentences_of_which_all_is_left_out_count(bad, n_sentences, tmp_path):
     path = put(tmp_path, {"list": LINE.format(0).encode() + bad})
     lists = read_lists(path, on_error="skip")
     assert lists.n_sentences == n_sentences
@@ -334,23 +313,12 @@ def test_sentences_of_which_all_is_left_out_count(
 
 
 @given(st.lists(st.integers(0, 6), max_size=9))
-def test_longest_in_order(numbers: list[int]) -> None:
+def test_longest_in_order(numbers):
     found = longest_in_order(np.array(numbers, np.int64))
     assert (np.diff(found) > 0).all() and (np.diff(np.array(numbers, np.int64)[found]) >= 0).all()
     chosen = (c for n in range(len(numbers), -1, -1) for c in combinations(range(len(numbers)), n))
     best = next(c for c in chosen if sorted(numbers[i] for i in c) == [numbers[i] for i in c])
     assert found.size == len(best)
-
-
-def test_not_utf8(tmp_path: Path) -> None:
-    bad = b"0 ||| \xff ||| F\xfe=1 ||| 1\n"
-    path = put(tmp_path, {"list": CDEC[: CDEC.index("\n") + 1].encode() + bad})
-    with pytest.raises(InputError, match="list:2: is not valid UTF-8"):
-        read_lists(path)
-    lists = read_lists(path, on_error="skip")
-    assert lists.skipped == {"lines not in UTF-8": 1, "sentences with a fault": 1}
-    assert names_of(lists) == ["LM", "Glue", "id:a=b"]
-    assert lists.lists.words.names(range(len(lists.lists.words))) == ["ein", "haus"]
 
 
 @pytest.mark.parametrize(
@@ -361,7 +329,7 @@ def test_not_utf8(tmp_path: Path) -> None:
         ("FEATURES_TXT_BEGIN_0 0 1 0\n", "error", "is one of Moses's tuning files"),
     ],
 )
-def test_nothing_to_read(text: str, on_error: OnError, message: str, tmp_path: Path) -> None:
+def test_nothing_to_read(text, on_error, message, tmp_path):
     with pytest.raises(InputError, match=message):
         read_lists(put(tmp_path, {"list": text}), on_error=on_error)
 
@@ -388,14 +356,12 @@ SCORES_TXT_END_0
 """
 
 
-def tuning_files(
-    folder: Path, features: str = FEATURES, scores: str = SCORES, **options: str
-) -> StoredLists:
+def tuning_files(folder, features=FEATURES, scores=SCORES, **options):
     put(folder, {"f": features, "s": scores})
-    return read_tuning_files(folder / "f", folder / "s", **options)  # type: ignore[arg-type]
+    return read_tuning_files(folder / "f", folder / "s", **options)
 
 
-def test_tuning_files(tmp_path: Path) -> None:
+def test_tuning_files(tmp_path):
     # Moses's extractor ends lines with a blank.
     lists = tuning_files(tmp_path, FEATURES.replace("\n", " \n"), SCORES.replace("\n", " \n"))
     assert rows_of(lists) == [
@@ -418,8 +384,6 @@ def test_tuning_files(tmp_path: Path) -> None:
     [
         ("f", "-2 3", "-2", "f:3: at 'the end of the line', the line has another"),
         ("f", "-2 3", "-2 3 4", "f:3: '4' stands where"),
-        ("f", "A_b=2", "A_b=", "f:2: 'A_b=' stands where"),
-        ("f", "A_b=2", "LM0_0=2", "f:2: the feature 'LM0_0' is given twice"),
         ("f", "-2 3\n", "", "f:3: is not features.dat"),
         ("f", "-2 3\n", "-2 3\n\n", "f:5: is not features.dat"),
         ("f", "0 2 2 LM0_0 D0_0", "0 2 3 LM0_0 D0_0", "f:1: is not features.dat"),
@@ -427,20 +391,14 @@ def test_tuning_files(tmp_path: Path) -> None:
         ("f", "1 1 2 LM0_0", "2 1 2 LM0_0", "s:5: has not as many lines"),
         ("f", "-1 1\nFEATURES_TXT_END_0\n", "-1 1\n", "f:5: is not features.dat"),
         ("f", "FEATURES_TXT_END_0\nF", "F", "f:4: is not features.dat"),
-        ("f", "FEATURES_TXT_BEGIN_0 1", "FEATURES_BIN_BEGIN_0 1", "f:5: is not features.dat"),
         ("f", FEATURES, "0 ||| a ||| b ||| c\n", "f:1: is not features.dat"),
         ("s", "8 9 5", "9 8 5", "s:3: BLEU's statistics must be"),
-        ("s", "0 0 0 0 3", "0 0 1 0 3", "s:6: BLEU's statistics must be"),
-        ("s", "8 9 5", "8 9", "s:3: .* another number of values"),
         ("s", "1 1 9 BLEU", "1 1 2 TER", "s:5: holds 2 statistics of TER"),
         ("s", SCORES[SCORES.index("SCORES_TXT_BEGIN_0 1") :], "", "s: has not as many lines"),
         ("f", FEATURES, SCORES, "f:1: is not features.dat .*scores.dat as scores"),
-        ("s", SCORES, FEATURES, "s:1: is not scores.dat"),
     ],
 )
-def test_tuning_files_with_faults(
-    file: str, old: str, new: str, message: str, tmp_path: Path
-) -> None:
+def test_tuning_files_with_faults(file, old, new, message, tmp_path):
     texts = {"f": FEATURES, "s": SCORES}
     assert old in texts[file]
     texts[file] = texts[file].replace(old, new, 1)
@@ -448,7 +406,7 @@ def test_tuning_files_with_faults(
         tuning_files(tmp_path, texts["f"], texts["s"])
 
 
-def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Path) -> None:
+def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path):
     features = FEATURES.replace("-1.5 0", "nan 0")
     lists = tuning_files(tmp_path, features, SCORES.replace("1 2 0", "1 2 x"), on_error="skip")
     assert lists.lists.statistics.tolist() == [[8, 5, 3, 1, 9, 8, 7, 6, 9, 10]]
@@ -461,17 +419,14 @@ def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Pa
     }
 
 
-def read_merged(folder: Path, texts: list[str], on_error: OnError = "error") -> StoredLists:
+def read_merged(folder, texts, on_error="error"):
     paths = [put(folder, {f"{i}": text}) for i, text in enumerate(texts)]
-    words, features = Vocabulary(), Vocabulary()
-    parts = [
-        read_lists(path, words=words, features=features, on_error=on_error, shard=True)
-        for path in paths
-    ]
+    own = {"words": Vocabulary(), "features": Vocabulary(), "on_error": on_error}
+    parts = [read_lists(path, shard=True, **own) for path in paths]
     return merged(parts, paths, strict=on_error == "error")
 
 
-def test_each_file_may_have_some_of_the_sentences(tmp_path: Path) -> None:
+def test_each_file_may_have_some_of_the_sentences(tmp_path):
     first, second, third = (LINE.format(i) for i in range(3))
     for texts in ([first, second + third], [first + third, second], [second, first, third]):
         lists = read_merged(tmp_path, texts, "skip")
@@ -484,7 +439,7 @@ def test_each_file_may_have_some_of_the_sentences(tmp_path: Path) -> None:
     assert lists.skipped == {"sentences without a list": 1}
 
 
-def test_lists_of_several_files_are_merged_without_copies(tmp_path: Path) -> None:
+def test_lists_of_several_files_are_merged_without_copies(tmp_path):
     texts = [
         "".join(f"{s} ||| {w} ||| F={f} ||| 1\n" for s, w, f in some)
         for some in (["0a1", "0b1", "1c1"], ["0b1", "0a2", "1c0", "2d3"])

@@ -128,9 +128,7 @@ def test_runs_of_equal_numbers(numbers):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("begin", np.array([0, 2]), "ascend from 0"),
         ("begin", np.array([1, 3]), "ascend from 0"),
-        ("feature", np.array([1, 0, 0], np.int32), "must ascend within a row"),
         ("feature", np.array([1, 1, 0], np.int32), "must ascend within a row"),
         ("feature", np.array([-1, 1, 0], np.int32), "at least 0"),
         ("feature", np.array([0, 5, 0], np.int32), "below 5"),
@@ -155,40 +153,38 @@ hypothesis = st.tuples(
 hypotheses = st.lists(hypothesis, min_size=1, max_size=4)
 
 
+def plain(lists):
+    """The texts, features, gains and entries of each list, by its number."""
+    return {
+        kbest.index: [
+            (kbest.text(h), kbest.features.named(*kbest.row(h)), kbest.gain[h], kbest.entry[h])
+            for h in range(len(kbest))
+        ]
+        for kbest in lists
+    }
+
+
 @given(st.lists(hypotheses, max_size=4), st.data())
 def test_lists_of_strings(chosen, data):
     columns = [[[h[i] for h in one] for one in chosen] for i in range(3)]
     index = data.draw(st.permutations(range(len(chosen))))
     lists = KBestLists.of_strings(*columns[:2], gains=columns[2], index=index)
-    assert len(lists) == len(chosen) and lists.n_hypotheses == sum(map(len, chosen))
-    for kbest, one, number in zip(lists, chosen, index, strict=True):
-        assert kbest.index == number and len(kbest) == len(one)
-        assert [kbest.text(h) for h in range(len(one))] == [text for text, _, _ in one]
-        rows = [
-            dict(zip(kbest.features.names(ids), v, strict=True))
-            for ids, v in map(kbest.row, range(len(one)))
-        ]
-        assert rows == [row for _, row, _ in one]
-        assert kbest.gain.tolist() == [gain for _, _, gain in one]
-        assert kbest.entry.tolist() == list(range(len(one)))
+    expected = {
+        number: [(*hypothesis, h) for h, hypothesis in enumerate(one)]
+        for number, one in zip(index, chosen, strict=True)
+    }
+    assert plain(lists) == expected and lists.n_hypotheses == sum(map(len, chosen))
     again = KBestLists.of(list(lists))
     again.check()
-    weights = np.arange(3.0)
-    assert again.best(weights).tolist() == lists.best(weights).tolist()
+    assert again.best(np.arange(3.0)).tolist() == lists.best(np.arange(3.0)).tolist()
     order = np.array(data.draw(st.permutations(range(len(chosen)))), np.int64)
     some = lists.some(order)
     some.check()
-    for s, number in enumerate(order):
-        assert [some[s].text(h) for h in range(len(some[s]))] == [h[0] for h in chosen[number]]
-    flat = [(n, h) for n, one in enumerate(chosen) for h in range(len(one))]
-    picked = [flat.index((n, len(chosen[n]) - 1)) for n in order]
-    last = lists.chosen(np.array(picked, np.int64))
-    assert last.index.tolist() == [index[n] for n in order]
-    assert [last.text(h) for h in range(len(picked))] == [chosen[n][-1][0] for n in order]
-    assert last.entry.tolist() == [len(chosen[n]) - 1 for n in order]
+    assert plain(some) == expected and some.index.tolist() == [index[n] for n in order]
+    last = lists.chosen(lists.begin[1:][order] - 1)
+    assert plain(last) == {index[n]: expected[index[n]][-1:] for n in order}
     parts = KBestLists.joined([lists.some(order[:1]), lists.some(order[1:])])
-    assert parts.index.tolist() == some.index.tolist()
-    assert np.array_equal(parts.rows.value, some.rows.value)
+    assert parts.index.tolist() == some.index.tolist() and plain(parts) == expected
 
 
 @given(st.lists(hypotheses, max_size=4))
@@ -256,20 +252,11 @@ def test_lines_are_those_that_are_written_one_value_at_a_time(hypotheses, dense)
     [
         ({"hypotheses": [["a"], []]}, "list 1 is empty"),
         ({"hypotheses": ["abc"]}, "list 0: hypotheses must be a sequence of strings"),
-        ({"hypotheses": [["a", 3]]}, "list 0: hypotheses must be a sequence of strings"),
-        (
-            {"hypotheses": [["a"]], "features": []},
-            "list 0: hypotheses and features must be as many",
-        ),
-        (
-            {"hypotheses": [["a"]], "gains": [[1.0, 2.0]]},
-            "list 0: hypotheses and gains must be as many",
-        ),
+        ({"hypotheses": [["a"]], "features": []}, "list 0: hypotheses and features must"),
+        ({"hypotheses": [["a"]], "gains": [[1.0, 2.0]]}, "list 0: hypotheses and gains must"),
         ({"hypotheses": [["a"]], "scores": [[math.inf]]}, "a score is not finite"),
-        *(
-            ({"hypotheses": [["a"]], "features": [[{"f": value}]]}, "row 0: f is .* no finite num")
-            for value in (math.nan, math.inf, "1", None, [1.0])
-        ),
+        ({"hypotheses": [["a"]], "features": [[{"f": math.nan}]]}, "row 0: f is .* no finite num"),
+        ({"hypotheses": [["a"]], "features": [[{"f": "1"}]]}, "row 0: f is .* no finite num"),
         ({"hypotheses": [["a"]], "features": [[{3: 1.0}]]}, "row 0: 3 is no name of a feature"),
         ({"hypotheses": [["a"], ["b"]], "index": [3, 3]}, "two lists are of one sentence"),
         ({"hypotheses": [["a"], ["b"]], "index": [3]}, "one more entry than there are lists"),
