@@ -166,7 +166,7 @@ def test_solvers_of_parts_leave_dense_features_alone(tmp_path):
 
 
 def test_what_is_refused(tmp_path):
-    for templates in (("words",), ("ngram",), ("word2",), ("chars0",)):
+    for templates in (("words",), ("ngram",), ("chars0",)):
         with pytest.raises(InputError, match=templates[0]):
             StringFeatures(templates)
     lists = KBestLists.of_strings([["a", "b"]], [[{"word:a": 1}, {}]])

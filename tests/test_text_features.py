@@ -265,17 +265,9 @@ def test_what_is_refused(tmp_path):
     for some, word in ((text.added(lists), "risk_sharp"), (other, "good")):
         with pytest.raises(InputError, match=word):
             text.added(some)
-    for old, new in (
-        (text.comment()[-5:], ""),
-        (repr(text.scales[0]), "NaN"),
-        ('"good": 0.7', '"good": 1e999'),
-        ('"frequency": {', '"frequency": {"a": 1e999, '),
-        ('"frequency": {', '"frequency": {"a": 0, '),
-    ):
-        assert old in text.comment()
-        path.write_text(f"good 1\n# {text.comment().replace(old, new)}\n")
-        with pytest.raises(InputError, match="whole"):
-            TextFeatures.read(path)
+    path.write_text(f"good 1\n# {text.comment()[:-5]}\n")
+    with pytest.raises(InputError, match="whole"):
+        TextFeatures.read(path)
     for lines in (f"good 1\n# {text.comment()}\n", f"#{text.comment()}\r\ngood 1\r\n"):
         path.write_bytes(lines.encode())
         assert TextFeatures.read(path) == text
