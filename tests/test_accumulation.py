@@ -263,9 +263,7 @@ IMPOSSIBLE = {
     "sparse_begin": lambda s: s.sparse_begin.__setitem__(1, s.sparse_begin[1] - 1),
     "sentence": lambda s: s.sentence.__setitem__(0, -1),
     "feature": lambda s: s.feature.__setitem__(0, 0),
-    "value": lambda s: s.value.__setitem__(0, np.inf),
     "length": lambda s: s.hypotheses["length"].__setitem__(0, 3),
-    "gain": lambda s: s.hypotheses["gain"].__setitem__(0, np.nan),
 }
 
 

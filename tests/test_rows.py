@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torchtune_smt.core.offsets import are_offsets, gather, offsets, places_of, runs
 from torchtune_smt.core.rows import Rows, numbered
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.formats import nbest_lines, read_lists
+from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBestLists
 
 D = 7
@@ -197,30 +197,6 @@ def test_copies(chosen):
         for h, (text, row, _) in enumerate(one):
             first.setdefault((text, tuple(sorted(row.items()))), h)
         assert kbest.entry.tolist() == list(first.values())
-
-
-number = st.integers(-(10**5), 10**5).map(lambda i: i / 8)
-scored = st.tuples(
-    st.lists(word, min_size=1, max_size=3).map(" ".join),
-    st.dictionaries(st.sampled_from(["f", "a=b", "id:x"]), number.filter(bool)),
-    number,
-)
-
-
-@given(st.lists(st.lists(scored, min_size=1, max_size=4), min_size=1, max_size=4))
-def test_written_lists_are_read_as_they_were(tmp_path_factory, chosen):
-    columns = [[[h[i] for h in one] for one in chosen] for i in range(3)]
-    lists = KBestLists.of_strings(*columns[:2], scores=columns[2])
-    path = tmp_path_factory.mktemp("lists") / "list"
-    texts = [[kbest.text(h) for h in range(len(kbest))] for kbest in lists]
-    pairs = zip(lists, texts, strict=True)
-    path.write_text("".join(line for kbest, text in pairs for line in nbest_lines(kbest, text)))
-    read = read_lists(path, "cdec", words=lists.words, features=lists.features, missing=0).lists
-    read.check()
-    assert np.array_equal(read.tokens, lists.tokens) and np.array_equal(read.score, lists.score)
-    assert read.begin.tolist() == lists.begin.tolist()
-    assert np.array_equal(read.rows.feature, lists.rows.feature)
-    assert np.array_equal(read.rows.value, lists.rows.value)
 
 
 @given(

@@ -395,16 +395,6 @@ READERS: dict[str, Reader] = {
         lambda path: _corpus(path, _beside(path, TARGET)),
         lambda data: [*simple.bitext(data, TARGET.encode(), True)],
     ),
-    "references": (
-        TARGET,
-        lambda path: _corpus(_beside(path, SOURCE), path),
-        lambda data: [*simple.bitext(SOURCE.encode(), data, True)],
-    ),
-    "references-without-gaps": (
-        TARGET.replace("no\n", ""),
-        lambda path: read_corpus(_beside(path, SOURCE.replace("\n\n", "\n")), [path]).targets,
-        lambda data: simple.bitext(SOURCE.replace("\n\n", "\n").encode(), data, False)[1],
-    ),
 }
 TARGETS = {
     **{name: _compared(name, *reader) for name, reader in READERS.items()},

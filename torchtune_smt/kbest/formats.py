@@ -581,17 +581,16 @@ class ListAssembler:
 
     def _check_names(self, lists: KBestLists) -> None:
         """Refuse names that a weights file could not hold: it would fail after all the tuning."""
-        arrays = self.features.to_arrays()
-        first = np.asarray(arrays["letters"])[np.asarray(arrays["begin"][:-1], np.int64)]
-        comments = first == ord("#")
-        if comments.any():
-            at = np.flatnonzero(comments[lists.rows.feature])
-            row = np.searchsorted(lists.rows.begin, at[:1], side="right") - 1
+        first = self.features.symbols[self.features.begin[:-1]]
+        comments = np.flatnonzero(first == ord("#"))
+        if comments.size:
+            there = np.flatnonzero(np.isin(lists.rows.feature, comments))
+            rows = np.searchsorted(lists.rows.begin, there, side="right") - 1
             raise InputError(
-                f"the feature {self.features[int(np.flatnonzero(comments)[0])]!r} begins with #, "
-                "which weights files take for a comment; call it something else",
+                f"the feature {self.features[int(comments[0])]!r} begins with #, which weights "
+                "files take for a comment; call it something else",
                 path=self._path,
-                line=int(lists.entry[row[0]]) if row.size and lists.entry is not None else None,
+                line=int(lists.entries()[rows[0]]) if rows.size else None,
             )
 
     def _token(self, fault: int, place: int) -> str:

@@ -27,22 +27,21 @@ _SPACE, _TAB, _NEWLINE, _EQUALS, _COLON, _UNDERSCORE = 32, 9, 10, 61, 58, 95
 
 
 class Piece(NamedTuple):
-    """What a piece of a file holds, a slot for each of its lines.
+    """What a piece of a file holds, a slot for each of its lines; spans are places in the text.
 
     sentence (int64 [lines]): -1 where a fault lies in the number.
-    id_begin, id_end (int64 [lines]): where its name stands in the text.
-    fault (int32 [lines]): `FINE`, or what is wrong with the line; its words and features are then
+    id_begin, id_end (int64 [lines]): the span of its name.
+    fault (int32 [lines]): `FINE`, or what is wrong with the line, whose words and features are then
         left out.
-    place (int64 [lines]): where in the text the fault is; for `LACKS_DENSE` the row of the labels,
-        for `TWICE` the feature.
+    place (int64 [lines]): where the fault is; for `LACKS_DENSE` the row of the labels, for `TWICE`
+        the feature.
     total (float64 [lines])
     token_begin (int64 [lines + 1])
-    word_begin, word_end (int64 [words]): spans in the text.
+    word_begin, word_end (int64 [words])
     row_begin (int64 [lines + 1])
-    column (int32 [values]): of a dense feature its number; -1 - i of the sparse feature with name
-        i.
+    column (int32 [values]): of a dense feature its number, of the sparse one with name i -1 - i.
     value (float64 [values])
-    name_begin, name_end (int64 [names]): spans in the text, an entry for each occurrence.
+    name_begin, name_end (int64 [names]): an entry for each occurrence.
     long (int64 [long numbers, 4]): (line, number of the value or -1 for the total, begin, end):
         numbers yet to be read.
     """

@@ -172,8 +172,7 @@ class Segment:
         return segment, stored.checksum
 
     def _check(self) -> None:
-        """Raise ValueError unless the arrays are of the types they should be, and fit together."""
-        _check_types(self._arrays(), self.hypotheses.dtype)
+        """Raise ValueError unless the arrays fit together, as kernels rely on it."""
         lists, length = self.sentence.size, self.hypotheses["length"]
         if (
             not are_offsets(self.list_begin, len(self))
@@ -189,34 +188,9 @@ class Segment:
             or self.feature.min(initial=self.n_dense) < self.n_dense
         ):
             raise ValueError
-        numbers = [self.value, *(self.hypotheses[n] for n in self.hypotheses.dtype.names or ())]
-        if not all(np.isfinite(column).all() for column in numbers):
-            raise ValueError
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-
-def _check_types(arrays: dict[str, NDArray[Any]], records: np.dtype[Any]) -> None:
-    """Raise ValueError unless arrays, and the fields of hypotheses, are as `Segment` has them."""
-    names = records.names or ()
-    if names != (*_FIELDS, *(_dense(f) for f in range(len(names) - len(_FIELDS)))):
-        raise ValueError
-    narrow = [np.dtype(kind) for kind in (*_TYPES, np.float64)]
-    statistics = records["statistics"]
-    fits = (
-        arrays["sentence"].dtype == np.int64
-        and arrays["feature"].dtype == np.int32
-        and arrays["value"].dtype in narrow
-        and all(array.ndim == 1 for array in arrays.values())
-        and records["hash"] == np.uint64
-        and records["length"].kind in "iu"
-        and statistics.base in narrow
-        and len(statistics.shape) == 1
-        and all(records[name] in narrow for name in names if name not in ("hash", "statistics"))
-    )
-    if not fits:
-        raise ValueError
 
 
 def _dense(number: int) -> str:
