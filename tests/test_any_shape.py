@@ -48,28 +48,6 @@ def gradients(draw, shape, count):
             yield sparse.to_dense().numpy(), sparse
 
 
-def follow(build, twin_step, shape, seed, *, lazy, maximize):
-    """Take steps and look now and then; return the parameter, which is up to date."""
-    draw = np.random.default_rng(seed)
-    start = draw.choice([-1.0, 0.0, 0.05, 0.7], shape)
-    parameter = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
-    optimizer = build([parameter], start, lazy=lazy, maximize=maximize)
-    for step, (dense, gradient) in enumerate(gradients(draw, shape, 17)):
-        parameter.grad = -gradient if maximize else gradient
-        optimizer.step()
-        expected = twin_step(dense)
-        if step % 4 == 1 or not lazy:
-            rows = draw.integers(0, len(dense) if shape else 1, 2)
-            if lazy:
-                optimizer.catch_up(torch.from_numpy(rows))
-            np.testing.assert_allclose(
-                np.atleast_1d(parameter.detach())[rows], np.atleast_1d(expected)[rows], atol=1e-12
-            )
-    optimizer.flush()
-    np.testing.assert_allclose(parameter.detach(), expected, rtol=0, atol=1e-12)
-    return parameter
-
-
 both = st.booleans()
 
 
@@ -87,21 +65,27 @@ def test_elements_and_rows_of_any_shape(case, shape, seed, lazy, maximize, exemp
     kind, twin, regularizer, options = case
     rows = isinstance(regularizer, GroupLasso)
     assume(shape or not rows)
-    exempt = 0 if rows else exempt
-    width = int(np.prod(shape[1:], dtype=int))
-    made = []
-
-    def build(params, start, **more):
-        own = start if rows else start.reshape(-1)
-        made.append(twin(own, 0.1, regularizer, exempt * width, **options))
-        return kind(params, 0.1, regularizer, unregularized=exempt, **options, **more)
-
-    def step(dense):
-        made[0].t += 1
-        made[0].update(dense if rows else dense.reshape(-1))
-        return made[0].w.reshape(shape)
-
-    follow(build, step, shape, seed, lazy=lazy, maximize=maximize)
+    exempt, width = 0 if rows else exempt, int(np.prod(shape[1:], dtype=int))
+    draw = np.random.default_rng(seed)
+    start = draw.choice([-1.0, 0.0, 0.05, 0.7], shape)
+    eager = twin(start if rows else start.reshape(-1), 0.1, regularizer, exempt * width, **options)
+    parameter = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    given = {"unregularized": exempt, "lazy": lazy, "maximize": maximize, **options}
+    optimizer = kind([parameter], 0.1, regularizer, **given)
+    for step, (dense, gradient) in enumerate(gradients(draw, shape, 17)):
+        parameter.grad = -gradient if maximize else gradient
+        optimizer.step()
+        eager.t += 1
+        eager.update(dense if rows else dense.reshape(-1))
+        expected = eager.w.reshape(shape)
+        if step % 4 == 1 or not lazy:
+            some = draw.integers(0, len(dense) if shape else 1, 2)
+            if lazy:
+                optimizer.catch_up(torch.from_numpy(some))
+            there = [np.atleast_1d(values)[some] for values in (parameter.detach(), expected)]
+            np.testing.assert_allclose(*there, atol=1e-12)
+    optimizer.flush()
+    np.testing.assert_allclose(parameter.detach(), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", BY_ROWS)
@@ -170,8 +154,6 @@ def test_gradients_that_do_not_fit():
 
 
 RATES = [{"schedule": s} for s in ("constant", "inv_sqrt", "1/t")]
-
-
 MILLION = [
     *((k, r, {}) for k in (AdaGrad, AROW) for r in (L1(1e-7), ElasticNet(1e-7, 1e-6))),
     *((FOBOS, ElasticNet(1e-7, 1e-6), o) for o in RATES),
@@ -206,9 +188,8 @@ def test_a_million_steps_are_put_off(kind, regularizer, options):
         weights, optimizer, state = begin(dtype)
         w = np.longdouble(weights[0].item())
         w = w * left[-1] - (sizes * lambda1 * (left[-1] / np.append(1, left[:-1]))).sum()
-        state |= {
-            name: steps[name] for name in {"step", "S", "P", "path", "penalty"} & steps.keys()
-        }
+        counted = {"step", "S", "P", "path", "penalty"} & steps.keys()
+        state |= {name: steps[name] for name in counted}
         optimizer._note(optimizer.param_groups[0], weights)
         optimizer.catch_up(torch.tensor([0]))
         assert weights[0].item() == pytest.approx(float(w), rel=tolerance)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import MODEL, Outcome, metrics, run_command
-from small_lists import ON_LISTS, weights_of
+from small_lists import ON_LISTS, put, weights_of
 
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.store import ListStore
@@ -106,7 +106,6 @@ REFUSED = {
     "tuner=mira device=cuda": "device=cuda: this tuner works on the CPU alone",
     "tuner=batch": "tuner.solver._target_ is missing",
     "tuner=mira tuner.sparse=scale": "there are none to start from: name a weights file",
-    "tuner=mert features=rule_id": "make sparse ones without number: set features",
     "tuner=pro decoder.k=1": "decoder.k=1: lists of one hypothesis leave nothing",
 }
 
@@ -123,24 +122,19 @@ def test_what_makes_no_sense(options: str, place: Path) -> None:
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Moses's tuning files: a feature that goes with BLEU, one that does not, and sparse ones."""
-    folder = tmp_path_factory.mktemp("lists")
     rng = np.random.default_rng(3)
     features, counts = [], []
     for sentence in range(30):
-        matches = rng.integers(1, 11, 12)
-        header = f"{sentence} 12"
-        features.append(f"FEATURES_TXT_BEGIN_0 {header} 2 good0 bad0")
-        counts.append(f"SCORES_TXT_BEGIN_0 {header} 9 BLEU")
-        for m in matches.tolist():
+        features.append(f"FEATURES_TXT_BEGIN_0 {sentence} 12 2 good0 bad0")
+        counts.append(f"SCORES_TXT_BEGIN_0 {sentence} 12 9 BLEU")
+        for m in rng.integers(1, 11, 12).tolist():
             sparse = f"W_{m % 3}={1 + m % 2}"
             features.append(f"{m / 10 + rng.normal() / 20:.4f} {rng.normal():.4f} {sparse}")
             orders = [f"{max(m - n, 0)} {10 - n}" for n in range(4)]
             counts.append(f"{' '.join(orders)} 10")
         features.append("FEATURES_TXT_END_0")
         counts.append("SCORES_TXT_END_0")
-    (folder / "features.dat").write_text("\n".join(features) + "\n")
-    (folder / "scores.dat").write_text("\n".join(counts) + "\n")
-    return folder
+    return put(tmp_path_factory.mktemp("lists"), {"features.dat": features, "scores.dat": counts})
 
 
 def tune_on_lists(lists: Path, *options: str) -> Outcome:

@@ -197,18 +197,16 @@ def test_it_goes_towards_the_minimum():
     x = (draw.random((4_000, w.size)) < 0.2) * draw.choice([-1.0, 1.0], (4_000, w.size))
     x *= np.where(x @ w + 0.1 * draw.normal(size=len(x)) < 0, -1.0, 1.0)[:, None]
     pairs, oscar = rows_of(x), Oscar(0.0, 1e-3, w.size)
-    minimizer = Minimizer(pairs, 0, SmoothedHinge())
-    least = minimizer.minimize(minimizer.penalty(0.0, 1e-3, w.size))
-    above = []
+    minimizer, above = Minimizer(pairs, 0, SmoothedHinge()), []
+    least = minimizer.minimize(minimizer.penalty(0.0, 1e-3, w.size)).certificate.objective
     for passes in (1, 5, 25):
         learning = MixedLearning(oscar, 10.0, passes=passes)
         found = learning.learn(Problem(pairs, np.zeros(w.size), 0, SEED))
-        above.append(found.numbers["diagnosis/objective"] - least.certificate.objective)
+        above.append(found.numbers["diagnosis/objective"] - least)
     assert above[0] > above[1] > above[2] > 0
-    assert above[2] < 0.05 * least.certificate.objective
+    assert above[2] < 0.05 * least
     # What means nothing has no weight, and what means something has one.
     assert np.array_equal(found.blocks >= 0, w != 0)
-    assert found.numbers["diagnosis/overlap_features"] == 1.0
 
 
 @pytest.mark.parametrize("kind", [GroupLearning, MixedLearning])

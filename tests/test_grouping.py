@@ -77,7 +77,7 @@ class Data:
         for words, _, _ in [hypothesis for hypotheses in lists for hypothesis in hypotheses]:
             decoder.words.intern(words.split())
         gains = Gains(decoder, lists)
-        decoder = Shifted(decoder, first, lambda kbest: statistics(gains, sentences, kbest))
+        decoder = Shifted(decoder, first, gains)
         folder = None if folder is None else folder / which
         kept = ListStore.open(folder, n_dense=2) if resumed else ListStore(n_dense=2, folder=folder)
         return Collector(decoder, weights, sentences, gains, kept)
@@ -87,21 +87,13 @@ class Data:
         decoder = ListDecoder(self.train + self.dev)
         weights = Weights(DENSE)
         weights.set(list(START), list(START.values()))
-        dev = BatchTuner(
-            self.collector("dev", decoder, weights, folder, resumed),
-            SOLVER,
-            interpolation=INTERPOLATION,
-            tolerance=TOLERANCE,
-            seed=5,
+        train, dev = (
+            self.collector(which, decoder, weights, folder, resumed) for which in ("train", "dev")
         )
-        tuner = GroupingTuner(
-            self.collector("train", decoder, weights, folder, resumed),
-            Rounds(dev, dev.score, **INNER),
-            SAMPLER,
-            learning,
-            **grouping,
-            seed=5,
-        )
+        batch = {"interpolation": INTERPOLATION, "tolerance": TOLERANCE, "seed": 5}
+        dev = BatchTuner(dev, SOLVER, **batch)
+        inner = Rounds(dev, dev.score, **INNER)
+        tuner = GroupingTuner(train, inner, SAMPLER, learning, **grouping, seed=5)
         return Rounds(tuner, tuner.score, **{"rounds": 3, **options})
 
 
@@ -134,29 +126,24 @@ def run_of(rounds):
 class Shifted(Decoder):
     """A decoder of some of the sentences of another one, with lists of K and their statistics."""
 
-    def __init__(self, decoder, first, statistics):
-        self.decoder, self.first, self.statistics = decoder, first, statistics
+    def __init__(self, decoder, first, gains):
+        self.decoder, self.first, self.gains = decoder, first, gains
         self.words = decoder.words
 
     def decode(self, sources, weights, *, k=None):
         there = [type(s)(s.index + self.first, s.words) for s in sources]
         lists = self.decoder.decode(there, weights, k=K)
         lists = replace(lists, index=lists.index - self.first)
-        counts = np.concatenate([self.statistics(kbest) for kbest in lists])
-        return replace(lists, statistics=counts.astype(np.int32))
+        # Not the statistics of BLEU, but as additive: sums of them decide on the best iteration.
+        counts = np.full((lists.n_hypotheses, 10), 100, np.int32)
+        gains = np.concatenate([self.gains.gains(kbest) for kbest in lists])
+        counts[:, :4] = np.round(100 * gains)[:, None]
+        return replace(lists, statistics=counts)
 
 
 class Gains(GivenGains):
     def __init__(self, decoder, lists):
         self.decoder = type("", (), {"lists": lists, "words": decoder.words})
-
-
-def statistics(gains, sentences, kbest):
-    """Not those of BLEU, but as additive: sums of them decide on the best iteration."""
-    matches = np.round(100 * gains.gains(kbest)).astype(np.int64)
-    rows = np.full((len(kbest), 10), 100, np.int64)
-    rows[:, :4] = matches[:, None]
-    return rows
 
 
 # The reference
@@ -273,15 +260,10 @@ def test_the_tuner_does_what_the_algorithm_says(seed, zero_group):
     for (groups, packed), found, (_, values, names_of_groups) in zip(
         told.groups, told.weights, expected, strict=True
     ):
-        members = {}
-        for j, g in enumerate(groups.group.tolist()):
-            members.setdefault(g, []).append(features[j])
-        members.pop(-1, None)
-        assert {frozenset(names) for names in members.values()} == names_of_groups
-        for name, value in found.items():
-            assert value == pytest.approx(values.get(name, 0.0), abs=1e-6)
-            assert name in values or value == 0
-        for g, names in members.items():
+        members = [features.names(np.flatnonzero(groups.group == g)) for g in range(len(groups))]
+        assert {*map(frozenset, members)} == names_of_groups
+        assert found == pytest.approx({name: values.get(name, 0.0) for name in found}, abs=1e-6)
+        for g, names in enumerate(members):
             assert {found[name] for name in names} == {packed[g]}
     assert progress.best.score == pytest.approx(max(scores))
     assert progress.best.round == 1 + scores.index(max(scores))

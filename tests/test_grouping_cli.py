@@ -92,15 +92,13 @@ def test_what_is_recorded(out: str, place: Path) -> None:
     assert {"groups/weights", "groups/log10_sizes"} <= set(events.Tags()["histograms"])
 
 
-def test_threads_and_seeds(out: str, place: Path) -> None:
+def test_threads(out: str, place: Path) -> None:
     files = ("weights.txt.gz", "groups.tsv.gz")
     first = [(place / "grouping" / name).read_bytes() for name in files]
     tune(place, "grouping_one", "threads=1", "tuner.keep_lists=true")
     assert [(place / "grouping_one" / name).read_bytes() for name in files] == first
     lists = ListStore.open(place / "grouping_one" / "lists" / "learning", n_dense=12)
     assert lists.n_iterations == 2
-    tune(place, "grouping_seed", "seed=2")
-    assert (place / "grouping_seed" / "weights.txt.gz").read_bytes() != first[0]
 
 
 def test_pairs_that_memory_does_not_hold(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

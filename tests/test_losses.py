@@ -23,6 +23,7 @@ from torchtune_smt.losses import (
     reduce,
 )
 from torchtune_smt.optim import AdaGrad
+from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.gradient import gradient
 from torchtune_smt.tuners.learner import Learner
 
@@ -120,26 +121,15 @@ LISTS = [
     kbest([{0: 1.0, 2: 1.0}, {0: 2.0, 3: 1.0}, {0: 0.5}], [0.9, 0.1, 0.5]),
     kbest([{0: 1.0, 3: 1.0}, {1: 2.0, 2: 1.0}], [0.2, 0.8], 1),
 ]
-PAIRS = [np.array([[0, 1], [0, 2], [2, 1]]), np.array([[1, 0]])]
 
 
-class Given:
-    """A sampler that has chosen already."""
-
-    def __init__(self, pairs):
-        self.pairs = pairs
-
-    def sample(self, kbest, seed):
-        return self.pairs[kbest.index]
-
-
-def step(weights, optimizer, loss, lists, pairs=PAIRS):
-    return Learner(weights, optimizer).step(KBestLists.of(lists), loss, Given(pairs))
+def step(weights, optimizer, loss, lists):
+    return Learner(weights, optimizer).step(KBestLists.of(lists), loss, ProSampler())
 
 
 def dense_gradient(weights, loss, lists):
     """Return the gradient as a dense vector, and the mean loss."""
-    found = gradient(KBestLists.of(lists), weights, loss, Given(PAIRS))
+    found = gradient(KBestLists.of(lists), weights, loss)
     assert (np.diff(found.feature) > 0).all()
     result = np.zeros(len(weights))
     result[found.feature] = found.value
@@ -216,5 +206,5 @@ def test_numbers_that_are_not_finite_are_refused():
     broken = [kbest([{0: 1.0, 2: bad}, {1: 1.0}], [0.1, 0.2])]
     for loss, said in ((Softmax(), "gradient of feature id"), (Hinge(), "margin of pair 0 is")):
         with pytest.raises(DivergenceError, match=said):
-            step(weights, optimizer, loss, broken, [np.array([[1, 0]])])
+            step(weights, optimizer, loss, broken)
     assert torch.equal(weights.parameter, before)

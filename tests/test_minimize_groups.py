@@ -1,7 +1,5 @@
 """Groups of features at the minimum, for the grouping tuner."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from minimizer_reference import problem, rows_of
@@ -77,12 +75,10 @@ def test_a_path_to_the_minimum_leads_there_and_says_what_is_on_the_way(loss):
     same = ("minimum/lambda1", "minimum/lambda2", "minimum/fraction", "minimum/reached")
     assert [found.numbers[name] for name in same] == [alone.numbers[name] for name in same]
     assert ("minimising", 4, 4, "value") in shown
-    minimizer = Minimizer(rows_of(x), 3, loss)
-    largest = minimizer.largest_scale(minimizer.penalty(1e-4, 3e-4))
     expected = []
     for part in (1, 0.1 ** (1 / 3), 0.1 ** (2 / 3), 0.1):
-        there = minimizer.minimize(minimizer.penalty(1e-4, 3e-4).times(part * largest), None, LOOSE)
-        values, counts = np.unique(there.groups[there.groups >= 0], return_counts=True)
+        blocks = learn(x, loss=loss, fraction=part).blocks
+        values, counts = np.unique(blocks[blocks >= 0], return_counts=True)
         left = f"{counts.sum()} features in {values.size} groups, the largest has "
         left = left + f"{counts.max()}" if counts.size else "no feature"
         expected.append(f"{part:.3g} of lambda_max leaves {left}")
@@ -241,14 +237,8 @@ def test_gains_are_dealt_out_to_strings_with_their_dense_features():
     string = np.array([0, 1, 0, 2, 3, 1])
     gain = np.array([0.1, 0.2, 0.3, 0.4])[string]
     x[:, 0] = gain
-    kbest = KBest(
-        rows=rows_of(x),
-        gain=gain,
-        token_begin=np.arange(7),
-        tokens=string.astype(np.int32),
-        index=3,
-    )
-    seen = set()
+    tokens = {"token_begin": np.arange(7), "tokens": string.astype(np.int32)}
+    kbest, seen = KBest(rows=rows_of(x), gain=gain, index=3, **tokens), set()
     for seed in range(20):
         shuffled = shuffled_gains(kbest, (seed,), N_DENSE)
         values = shuffled.rows.dense(5)
@@ -288,18 +278,15 @@ def test_two_strengths_or_none():
 @pytest.mark.parametrize("prepared", [False, True])
 def test_the_tuner_draws_noise_once_an_iteration(prepared):
     """With a count of its draws; what it finds is the same each time."""
-    learning, shown = BatchLearning(Oscar(0.0, 1.0), noise=0.75), []
+    learning = BatchLearning(Oscar(0.0, 1.0), noise=0.75)
     if prepared:
         learning = PreparedLearning(learning.regularizer, learning, "rms", True)
-    found = []
+    strengths = []
     for _ in range(2):
         rounds = Data(6).rounds(learning=learning, rounds=2)
         rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
         told = run_of(rounds)[1]
-        found.append([part.numbers for part in told.reports["part"]])
-        shown += told.work
-    strengths = [[part["minimum/lambda2"] for part in parts] for parts in found]
+        strengths.append([part.numbers["minimum/lambda2"] for part in told.reports["part"]])
+        shown = [work for work in told.work if work[0] == "shuffling gains"]
+        assert shown == [("shuffling gains", n, 3, "draw") for n in (1, 2, 3)] * 2
     assert strengths[0] == strengths[1] and len(set(strengths[0])) == 2
-    assert {part["minimum/reached"] for part in found[0]} == {1}
-    counts = Counter(work for work in shown if work[0] == "shuffling gains")
-    assert counts == {("shuffling gains", n, 3, "draw"): 4 for n in (1, 2, 3)}

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -86,8 +86,7 @@ def test_what_is_said_of_a_stop(kind, capsys):
         if kind == "advised":
             with advice_when_stopped(lambda: "outer"), advice_when_stopped(lambda: "go on with x"):
                 interrupt(signal.SIGINT)
-        thing = Dropping()
-        del thing
+        Dropping()
         for _ in range(1000):
             time.sleep(0.01)
         return 0
@@ -112,11 +111,8 @@ def test_without_a_signal_all_stays_as_it_is(handlers, capsys):
     assert [signal.getsignal(s) for s in SIGNALS] == handlers
     assert capsys.readouterr().err == ""
     # In another thread than the main one, too; and ignored signals stay ignored.
-    codes = []
-    thread = threading.Thread(target=lambda: codes.append(run_stoppable("name", lambda: 5)))
-    thread.start()
-    thread.join()
-    assert codes == [5]
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(run_stoppable, "name", lambda: 5).result() == 5
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert run_stoppable("name", lambda: os.kill(os.getpid(), signal.SIGINT) or 7) == 7
 

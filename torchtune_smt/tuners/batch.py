@@ -101,14 +101,12 @@ class Collector:
         if self.measure == BLEU:
             lists = self._references.with_statistics(lists)
         lists = self._judge.judged(lists)
-        assert lists.statistics is not None
-        best = lists.begin[:-1]
+        best = lists.chosen(lists.begin[:-1])
+        counts = self._references.with_statistics(best).statistics
+        assert best.statistics is not None and counts is not None
         # Column by column, as a mean is summed.
-        sums += lists.statistics[best].T.copy().sum(axis=1)
-        bleu = lists.chosen(best) if self.measure != BLEU else lists
-        counts = self._references.with_statistics(bleu).statistics
-        assert counts is not None
-        total += (counts if bleu is not lists else counts[best]).sum(axis=0, dtype=np.int64)
+        sums += best.statistics.T.copy().sum(axis=1)
+        total += counts.sum(axis=0, dtype=np.int64)
         return lists
 
     def _score(self, total: Int64, sums: Float64) -> Score:

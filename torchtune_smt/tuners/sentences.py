@@ -39,21 +39,14 @@ class Evaluated(NamedTuple):
     tuned: float | None = None
 
 
-def evaluate(
-    decoder: Decoder, snapshot: Snapshot, sentences: Sentences
-) -> tuple[CorpusScore, list[str]]:
-    """Return corpus BLEU of the best hypotheses, and these, one a line.
+def evaluate_by(
+    judge: Judge | None, decoder: Decoder, snapshot: Snapshot, sentences: Sentences
+) -> Evaluated:
+    """Return corpus BLEU of the best hypotheses, these, and the score by a metric, if any.
 
     Without references BLEU comes from the statistics of the lists, and a line has the place of
     the hypothesis in its list (from 0, after copies were dropped).
     """
-    return evaluate_by(None, decoder, snapshot, sentences)[:2]
-
-
-def evaluate_by(
-    judge: Judge | None, decoder: Decoder, snapshot: Snapshot, sentences: Sentences
-) -> Evaluated:
-    """Return what `evaluate` does, with the score by a metric for these sentences, if any."""
     if sentences.has_references:
         best = list(_best(decoder, snapshot, sentences.sources))
         lines = [kbest.text(0) for kbest in best]
