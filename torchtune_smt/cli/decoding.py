@@ -26,7 +26,7 @@ from torchtune_smt.runs.folder import COMPOUNDS
 from torchtune_smt.runs.tuned import Tuned, TunedSystem
 
 # By weights, with the configuration of the command that asked.
-_TAKEN_UP: Final[dict[Path, tuple[object, tuple[DictConfig, Settings, Dataset]]]] = {}
+_KEPT: Final[dict[Path, tuple[object, tuple[DictConfig, Settings, Dataset]]]] = {}
 
 
 def dataset_of_run(cfg: DictConfig) -> Dataset:
@@ -80,30 +80,9 @@ def _find_from_place(cfg: DictConfig, settings: Settings) -> None:
             OmegaConf.update(cfg, name, str(settings.place / path))
 
 
-def tuned_of(weights: Path, more: Sequence[Any] = (), train: Corpus | None = None) -> Tuned:
-    """Return the decoder of the run in whose folder some weights lie, and these weights.
-
-    To be called within a command that Hydra configures.
-
-    train: as for `open_tuned`.
-    """
-    return open_tuned(*_taken_up(weights), more, train)
-
-
-def longest_source(weights: Path) -> int | None:
-    """Return how many words a source may have that a run, given by its weights, decodes.
-
-    To be called as `tuned_of`. None: any number.
-    """
-    cfg, *_ = _taken_up(weights)
-    most = decoder_class(cfg).longest_source(cfg.decoder)
-    # What else it may be in a damaged record is refused where the decoder is made.
-    return most if isinstance(most, int) else None
-
-
 def other_model(paths: Sequence[Path]) -> InputError | None:
     """Return why derivations of some runs cannot be compared; see `runs.tuned.other_model`."""
-    return tuned.other_model(paths, lambda path: _taken_up(path)[0].decoder)
+    return tuned.other_model(paths, lambda path: taken_up(path)[0].decoder)
 
 
 def templates_of_others(paths: Sequence[Path]) -> list[list[Any]]:
@@ -112,24 +91,24 @@ def templates_of_others(paths: Sequence[Path]) -> list[list[Any]]:
         raise error
 
     def templates(path: Path) -> list[tuple[Any, Any]]:
-        cfg, *_ = _taken_up(path)
+        cfg, *_ = taken_up(path)
         options = [OmegaConf.to_container(t, resolve=True) for t in cfg.features.templates]
         return list(zip(make_templates(cfg), options, strict=True))
 
     return tuned.templates_of_others(paths, templates)
 
 
-def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
+def taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
     """Return how ``translate`` is configured by the folder that some weights lie in.
 
     The folder chooses among the configurations of this package and of the user's ``--config-dir``,
     and these alone name classes. Composing takes a while: it is kept for the command.
     """
     command = HydraConfig.get()
-    kept = _TAKEN_UP.get(weights)
+    kept = _KEPT.get(weights)
     if kept is None or kept[0] is not command:
         kept = command, _compose(weights)
-        _TAKEN_UP[weights] = kept
+        _KEPT[weights] = kept
     return kept[1]
 
 

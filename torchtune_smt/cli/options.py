@@ -112,6 +112,7 @@ RULES: Final = {
         (_KEPT, "decoder.features"),
         (integer(1).or_this("charts").or_this("lists").or_null(), "regularizer.dimension"),
         (one_of("folds", "full"), "lm"),
+        (one_of("count", "leave"), "unlisted"),
         (_SPLIT, "split"),
         (one_of("cpu", "cuda"), "device"),
         (_NUMBERS, "scale decoder.scale"),

@@ -35,8 +35,6 @@ from torchtune_smt.models.moses_ini import read_any_weights
 @hydra_main("rerank")
 def main(cfg: DictConfig) -> None:
     """Write the best hypotheses, or the lists in their new order."""
-    if cfg.n_best is not None and cfg.n_best < 1:
-        raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
     beside = [one for one in (cfg.sizes, cfg.sources) if isinstance(one, str)]
     files = [cfg.weights, *cfg.mean_with]
     check_written({"output": cfg.output}, [cfg.input, *files, *beside, *cfg.columns.values()])

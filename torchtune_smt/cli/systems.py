@@ -11,7 +11,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import split_arguments, split_paths, systems_option
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.wire import make_dataset
+from torchtune_smt.cli.wire import decoder_class, make_dataset
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.data.bitext import Corpus
@@ -105,17 +105,21 @@ def open_run(
     Sentences of ``train`` alone are left out of the decoder's model, as in tuning.
     """
     # Most comparisons need no decoder.
-    from torchtune_smt.cli.decoding import tuned_of
+    from torchtune_smt.cli.decoding import open_tuned, taken_up
 
-    decoder, own, train_index = tuned_of(weights, more, corpus if split == "train" else None)
+    train = corpus if split == "train" else None
+    decoder, own, train_index = open_tuned(*taken_up(weights), more, train)
     sources = [Source(i, words, train_index.get(i, -1)) for i, words in enumerate(corpus.source)]
     return decoder, own, sources
 
 
 def _longest_source(weights: Path) -> int | None:
-    from torchtune_smt.cli.decoding import longest_source
+    from torchtune_smt.cli.decoding import taken_up
 
-    return longest_source(weights)
+    cfg, *_ = taken_up(weights)
+    most = decoder_class(cfg).longest_source(cfg.decoder)
+    # What else it may be in a damaged record is refused where the decoder is made.
+    return most if isinstance(most, int) else None
 
 
 def run_on_systems(

@@ -17,7 +17,6 @@ from torchtune_smt.cli.command_line import override_key, program_name, refuse_gi
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.systems import paths_of
 from torchtune_smt.cli.wire import make, recipe
-from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.textio import check_written
@@ -108,8 +107,6 @@ def _paths(cfg: DictConfig) -> dict[str, list[str]]:
     names = [n for n in ("dev", "references", "test", "test_references") if cfg[n] is not None]
     paths = {name: paths_of(name, cfg[name]) for name in names}
     check_apart(paths, ("dev", "test"), ("references", "test_references"))
-    with named_errors("tune"):
-        one_of("count", "leave").check("unlisted", cfg.unlisted)
     beside = [cfg.groups, cfg.start, cfg.sizes, cfg.test_sizes, cfg.sources, cfg.test_sources]
     beside += [*cfg.columns.values(), *cfg.test_columns.values()]
     read = [*chain.from_iterable(paths.values()), *filter(lambda x: isinstance(x, str), beside)]
