@@ -43,7 +43,6 @@ Tuned = Callable[[str], dict[str, float]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the runs write, each to a folder of its name."""
     return tmp_path_factory.mktemp("examples")
 
 

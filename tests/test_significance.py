@@ -133,30 +133,6 @@ def test_random_trials_equal_those_of_texts(metric, runs):
 # Against scipy
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_all_arrangements_equal_scipy(seed):
-    outputs, references = make_texts(seed, 9, 2)
-    rows, score = make_rows("bleu", outputs, references)
-    every = rows.reshape(-1, rows.shape[-1])
-
-    def statistic(a, b):
-        totals = [every[ids.astype(int)].sum(axis=0) for ids in (a, b)]
-        return abs(float(np.round(score(totals[0]) - score(totals[1]), 9)))
-
-    numbers = np.arange(len(every)).reshape(-1, 2).T
-    expected = stats.permutation_test(
-        tuple(numbers),
-        statistic,
-        permutation_type="samples",
-        alternative="greater",
-        n_resamples=np.inf,
-        vectorized=False,
-    )
-    found = randomization_test(rows[:, :1], rows[:, 1:], score, 512, 0)
-    assert found.value == expected.pvalue
-    assert found.exact
-
-
 @pytest.mark.parametrize(("first", "second"), [(2, 3), (3, 3), (4, 2)])
 def test_divisions_of_runs_equal_scipy(first, second):
     scores = np.random.default_rng(first).normal(40, 1, first + second)

@@ -277,8 +277,6 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
     [
         ([*SCORES, "data.tokenize=true"], "no data are read, and data.tokenize=true would"),
         ([*SCORES, "decoder.format=moses"], "features.dat with scores.dat has one format, and"),
-        (["tuner.tune_on=train", "lm=full", "model.folds=3"], "lm=full takes the language model"),
-        (["loss=ramp", "sampler=all"], "loss=ramp takes no sampler, and sampler=all would change"),
         (["model.classes=9"], "none of the templates is of classes (features.templates), and"),
         (["init.file=x", "init.values.Glue=1"], "init.file has the weights, and init.values.Glue"),
         (
