@@ -47,7 +47,8 @@ def prox(regularizer, w, step):
     if isinstance(regularizer, GroupLasso):
         return shrunk(w, step * regularizer.strength) if len(w) else w
     if isinstance(regularizer, Oscar):
-        return oscar_prox(w, step * regularizer.lambda1, step * regularizer.lambda2)
+        strengths = step * regularizer.lambda1, step * regularizer.lambda2
+        return oscar_prox(w, *strengths, regularizer.dimension)
     return regularizer.prox(torch.from_numpy(w), step).numpy()
 
 

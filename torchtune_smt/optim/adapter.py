@@ -165,15 +165,12 @@ class Adapter:
 class Shifted:
     """An optimizer of what weights differ by from those that they begin at.
 
-    With w = start + v it takes its steps on v, and a regulariser, or weight decay, pulls v to 0: to
-    weights, what any other pull to 0 is, becomes one to the start. Features that come later start
-    at 0. Weights are put together where they are asked for: `catch_up`, `flush`.
+    With w = start + v it takes its steps on v (`change`), and a regulariser, or weight decay, pulls
+    v to 0, and so w to the start. Features that come later start at 0. Weights are put together
+    where they are asked for: `catch_up`, `flush`.
 
     optimizer: of ``weights.parameter``, which becomes v; no step has been taken.
     weights: at the start; they get another parameter.
-
-    As attributes:
-    change: v.
     """
 
     def __init__(
@@ -326,7 +323,10 @@ def check_optimizer(build: Callable[[list[Tensor]], object]) -> None:
     with _trying(made, "take a step once there are more weights"):
         _step(optimizer, parameter, 3)
     with _trying(made, "be saved"), with_updates_put_off():
-        state = _through_file(optimizer.state_dict())
+        # As it comes out of a checkpoint, from which no objects are made.
+        tree, arrays = packed(optimizer.state_dict())
+        copies = {part: array.copy() for part, array in arrays.items()}
+        state = unpacked(json.loads(json.dumps(tree)), copies)
     weights = parameter.detach().clone()
     with _trying(made, "take a step once there are more weights"):
         _step(optimizer, parameter, 4)
@@ -357,17 +357,6 @@ def _step(optimizer: LazyOptimizer, parameter: torch.nn.Parameter, length: int) 
     optimizer.catch_up(indices)
     parameter.grad = sparse_vector(indices, parameter.new_tensor([1.0, -0.5]), length)
     optimizer.step()
-
-
-def _through_file(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state as it comes out of a checkpoint, from which no objects are made."""
-    try:
-        tree, arrays = packed(state)
-    except TypeError:
-        raise ValueError("its state_dict has something that is no number, text or tensor") from None
-    copies = {part: array.copy() for part, array in arrays.items()}
-    result: dict[str, Any] = unpacked(json.loads(json.dumps(tree)), copies)
-    return result
 
 
 @contextmanager

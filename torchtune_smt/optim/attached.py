@@ -1,7 +1,4 @@
-"""Modules whose weights an optimizer brings up to date before anybody reads them.
-
-See `SparseOptimizer.attach`.
-"""
+"""Modules whose weights are brought up to date before they are read: `SparseOptimizer.attach`."""
 
 from __future__ import annotations
 

@@ -159,7 +159,6 @@ class Rows:
     weight, total (float tensors [D, ...]): contiguous; `total` is the sums of squares, or [D].
     last (int32 tensor [D])
     sizes: lr, λ1, λ2.
-    unregularized: rows below are not regularised.
     root: whether steps are divided by √G, not G.
     """
 

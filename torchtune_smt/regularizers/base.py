@@ -169,7 +169,7 @@ def unwrapped(tensor: Tensor) -> Tensor:
 
 
 def given_dimension_error(dimension: int, of: str, count: int) -> InputError:
-    """Return the error for a d that is given, and smaller than the features that it must count."""
+    """Return the error for a d that is given, and smaller than what it must count."""
     return InputError(
         f"regularizer.dimension={dimension} is smaller than the number of {of}, {count}: their "
         "penalties would be negative; give at least as much, or null"

@@ -501,7 +501,6 @@ def pool_tiles(
 ) -> tuple[Tensor, Tensor, Tensor, Sums]:
     """Pool, and write the proximal point.
 
-    weights (float [n])
     magnitude (float64 [u]): |w| that are not 0, descending, finite; at least one.
     order (int64 [u]): their places.
     largest: magnitude[0].
@@ -510,8 +509,7 @@ def pool_tiles(
     Returns result (float [n])
     Returns begins (bool [u]): whether each rank begins a block.
     Returns corners (int32 [1]): how many blocks are not below the one before: if it is not 0,
-        neither the blocks nor the result are the right ones yet.
-    Returns sums: for the rounds that are needed then.
+        neither the blocks nor the result are the right ones yet, and `sums` are for the rounds.
     """
     n = magnitude.numel()
     tiles = -(-n // TILE)
