@@ -166,7 +166,7 @@ def test_without_it_a_step_gives_the_eager_methods_numbers_or_raises(name, seed,
         try:
             take(lazy, optimizer, 100 * seed + number, around=True)
         except RuntimeError as error:
-            assert "attach" in str(error) and optimizer.puts_off(optimizer.param_groups[0])
+            assert "attach" in str(error) and optimizer._puts_off(optimizer.param_groups[0])
             with pytest.raises(RuntimeError, match="attach"):
                 optimizer.step()
             # Nothing has been done: it can go on.

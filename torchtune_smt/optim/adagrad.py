@@ -17,7 +17,7 @@ from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.faults import SQUARES, Faults
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import SparseOptimizer
-from torchtune_smt.optim.state import Group, Kept, Number, State, Vector, beside, rows_of
+from torchtune_smt.optim.state import Group, Kept, State, Vector, beside, rows_of
 from torchtune_smt.regularizers.base import (
     Regularizer,
     elastic_strengths,
@@ -111,8 +111,7 @@ class AdaGrad(SparseOptimizer):
                 f"lazy: {_INSTEAD}"
             )
 
-    def puts_off(self, group: Group) -> bool:
-        """Say whether weights of a group can be out of date."""
+    def _puts_off(self, group: Group) -> bool:
         return _each_step(group) and elastic_strengths(group["regularizer"]) != (0, 0)
 
     def _has_loop(self, group: Group) -> bool:
@@ -142,10 +141,10 @@ class AdaGrad(SparseOptimizer):
 
     def _kept(self, group: Group) -> Kept:
         sums = Vector(group["initial_accumulator"], of_rows=group["rowwise"])
-        kept: Kept = {"step": Number(), "sum": sums}
+        kept: Kept = {"step": 0, "sum": sums}
         if _each_step(group):
             return kept | {"last": Vector("step", torch.int32, of_rows=True)}
-        return kept | {"regularized": Number()}
+        return kept | {"regularized": 0}
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor

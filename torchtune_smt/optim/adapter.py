@@ -27,12 +27,13 @@ from torchtune_smt.optim.state import (
     settings_like,
 )
 
-# What torch's optimizers keep of each coordinate, and the entry of their groups that a new one
-# begins with; None: 0.
-_VECTORS: Final[dict[type, dict[str, str | None]]] = {
-    torch.optim.SGD: {"momentum_buffer": None},
-    torch.optim.Adagrad: {"sum": "initial_accumulator_value"},
-    torch.optim.SparseAdam: {"exp_avg": None, "exp_avg_sq": None},
+_TORCHS: Final = torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam
+# What these keep of each coordinate, and the entry of their groups that a new one begins with.
+_VECTORS: Final[dict[str, str | None]] = {
+    "sum": "initial_accumulator_value",
+    "momentum_buffer": None,
+    "exp_avg": None,
+    "exp_avg_sq": None,
 }
 
 
@@ -56,8 +57,7 @@ class Adapter:
                 "brings all; one that puts nothing off needs neither"
             )
         self._puts_off = not lacks
-        kind = next((kind for kind in _VECTORS if isinstance(optimizer, kind)), None)
-        self._vectors = {} if kind is None else _VECTORS[kind]
+        self._vectors = _VECTORS if isinstance(optimizer, _TORCHS) else {}
 
     @property
     def param_groups(self) -> list[Group]:
@@ -120,9 +120,8 @@ class Adapter:
             for group in self.param_groups
         ]
         groups = []
-        for saved, group, own in zip(
-            state_dict["param_groups"], self.param_groups, objects, strict=True
-        ):
+        every = zip(state_dict["param_groups"], self.param_groups, objects, strict=True)
+        for saved, group, own in every:
             for name, value in own.items():
                 if saved.get(name) != plain(value):
                     raise ValueError(
@@ -159,7 +158,7 @@ class Adapter:
                 value = value.coalesce()
                 state[name] = sparse_vector(value.indices()[0], value.values(), length)
             elif value.numel() < length:
-                state[name] = lengthened(value, length, 0.0 if start is None else group[start])
+                state[name] = lengthened(value, length, group[start] if start else 0.0)
 
 
 class Shifted:

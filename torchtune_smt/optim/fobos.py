@@ -20,8 +20,6 @@ from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES, AveragingOptimizer, 
 from torchtune_smt.optim.state import (
     Group,
     Kept,
-    Number,
-    Path,
     State,
     Vector,
     add_rows,
@@ -105,7 +103,7 @@ class FOBOS(AveragingOptimizer):
         if (
             group["average"] == "step"
             and elastic_strengths(regularizer) is None
-            and self.puts_off(group)
+            and self._puts_off(group)
         ):
             raise ValueError(
                 f"average=step: steps of {type(regularizer).__name__} are put off, and what "
@@ -132,8 +130,7 @@ class FOBOS(AveragingOptimizer):
                 entry["sums"] = torch.from_numpy(sums.size[: sums.count].copy())
         return result
 
-    def puts_off(self, group: Group) -> bool:
-        """Say whether weights of a group can be out of date."""
+    def _puts_off(self, group: Group) -> bool:
         regularizer = group["regularizer"]
         strengths = elastic_strengths(regularizer)
         if strengths is not None:
@@ -141,10 +138,10 @@ class FOBOS(AveragingOptimizer):
         return is_separable_by_rows(regularizer) and is_lazy(regularizer)
 
     def _kept(self, group: Group) -> Kept:
-        kept: Kept = {"step": Number(), **self._kept_sums(group)}
-        if self.puts_off(group):
-            kept |= {"S": Number(0.0), "P": Number(1.0), "path": Path(_start(group))}
-        if self.puts_off(group) or group["average"] == "step":
+        kept: Kept = {"step": 0, **self._kept_sums(group)}
+        if self._puts_off(group):
+            kept |= {"S": 0.0, "P": 1.0, "path": _start(group)}
+        if self._puts_off(group) or group["average"] == "step":
             kept["last"] = Vector("step", torch.int32, of_rows=True)
         return kept
 
@@ -154,7 +151,7 @@ class FOBOS(AveragingOptimizer):
         if group["average"] != "none":
             kept["total"] = Vector(0.0, torch.float64)
         if group["average"] == "epoch":
-            kept["epochs"] = Number()
+            kept["epochs"] = 0
         return kept
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
@@ -169,7 +166,7 @@ class FOBOS(AveragingOptimizer):
         t = state["step"] + 1
         lr, schedule = group["lr"], group["schedule"]
         step = rate(lr, schedule, t + 1)
-        late = self.puts_off(group)
+        late = self._puts_off(group)
         if not late:
             self._catch_up(group, parameter, state, indices)
         sums = self._step_sums(group, state)
@@ -197,7 +194,7 @@ class FOBOS(AveragingOptimizer):
         if settings["average"] == "step":
             self._add_up(settings, old, beside(last, old), state, indices)
         state["last"].index_fill_(0, indices, state["step"])
-        if self.puts_off(settings):
+        if self._puts_off(settings):
             then = state["path"].index_select(0, last - _begin(state))
             checked = self._later(parameter) is None
             weight = self._moved(settings, old, state, then.unbind(1), checked)
@@ -229,7 +226,7 @@ class FOBOS(AveragingOptimizer):
 
     def _step_sums(self, group: Group, state: State) -> StepSums | None:
         """Return what sums of steps that are put off are made of, if they are wanted."""
-        if group["average"] != "step" or not self.puts_off(group):
+        if group["average"] != "step" or not self._puts_off(group):
             return None
         if "sums" not in state:
             state["sums"] = StepSums(elastic_strengths(group["regularizer"]) or (0.0, 0.0))

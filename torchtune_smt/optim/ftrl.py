@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 from torchtune_smt.core.accepts import SWITCH, accepting, least
 from torchtune_smt.optim.adagrad import check_steps, regularized, with_squares
 from torchtune_smt.optim.sparse import SparseOptimizer
-from torchtune_smt.optim.state import Group, Kept, Number, State, Vector, beside
+from torchtune_smt.optim.state import Group, Kept, State, Vector, beside
 from torchtune_smt.regularizers.base import Regularizer
 
 
@@ -62,13 +62,12 @@ class FTRL(SparseOptimizer):
         if group["regularizer"] is not None:
             check_steps(group["regularizer"], self._name, group["rowwise"])
 
-    def puts_off(self, group: Group) -> bool:
-        """Say whether weights of a group can be out of date."""
+    def _puts_off(self, group: Group) -> bool:
         return False
 
     def _kept(self, group: Group) -> Kept:
         sums = Vector(group["initial_accumulator"], of_rows=group["rowwise"])
-        return {"step": Number(), "sum": sums, "dual": Vector()}
+        return {"step": 0, "sum": sums, "dual": Vector()}
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor

@@ -9,14 +9,15 @@ from torch import Tensor
 
 from torchtune_smt.core.accepts import behaves_as
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.optim import oscar_kernels
 from torchtune_smt.optim.fobos import FOBOS
 from torchtune_smt.optim.oscar_kernels import BUILD, DIMENSION, DONE, WEIGHT
 from torchtune_smt.optim.oscar_structure import OscarStructure
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import SCHEDULES, rate
-from torchtune_smt.optim.state import Group, Kept, Number, State
+from torchtune_smt.optim.state import Group, Kept, State
+from torchtune_smt.regularizers.base import dimension_error
 from torchtune_smt.regularizers.oscar import Oscar
 
 
@@ -88,7 +89,7 @@ class FobosOscar(FOBOS):
                 )
 
     def _kept(self, group: Group) -> Kept:
-        return {"step": Number(), **self._kept_sums(group)}
+        return {"step": 0, **self._kept_sums(group)}
 
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
         plain = {name: value for name, value in entry.items() if name != "structure"}
@@ -185,8 +186,4 @@ def _check(why: int, where: str, dimension: int) -> None:
             "values of the k-best lists"
         )
     if why == DIMENSION:
-        raise InputError(
-            f"OSCAR's dimension is {dimension}, and after {where} more weights would not be 0: "
-            "penalties would be negative; set regularizer.dimension to the number of features that "
-            "may ever be met"
-        )
+        raise dimension_error(dimension, f"after {where} more")

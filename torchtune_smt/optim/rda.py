@@ -14,7 +14,6 @@ from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.optim.state import (
     Group,
     Kept,
-    Number,
     State,
     Vector,
     add_rows,
@@ -61,14 +60,13 @@ class RDA(SparseOptimizer):
         given = {"regularizer": regularizer, "unregularized": unregularized}
         super().__init__(params, {"lr": lr, **given}, **options)
 
-    def puts_off(self, group: Group) -> bool:
-        """Say whether weights of a group can be out of date."""
+    def _puts_off(self, group: Group) -> bool:
         regularizer = group["regularizer"]
         return regularizer is None or is_separable_by_rows(regularizer)
 
     def _kept(self, group: Group) -> Kept:
         # The last c; the sums of all gradients; w¹ of coordinates that are exempt.
-        return {"step": Number(), "size": Number(0.0), "total": Vector(), "start": Vector()}
+        return {"step": 0, "size": 0.0, "total": Vector(), "start": Vector()}
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
@@ -82,7 +80,7 @@ class RDA(SparseOptimizer):
         total = state["total"]
         add_rows(total, indices, gradient, once=not self._later(parameter))
         parameter[:first] = state["start"][:first] - size / t * total[:first]
-        if self.puts_off(group):
+        if self._puts_off(group):
             self._catch_up(group, parameter, state, indices)
         elif regularizer.separable:
             # Its parent's prox takes single weights, and whether its own may is not said.
@@ -112,7 +110,7 @@ class RDA(SparseOptimizer):
         return nonzero_rows(next(some)) | nonzero_rows(next(some))
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
-        if not self.puts_off(settings) or state["step"] == 0:
+        if not self._puts_off(settings) or state["step"] == 0:
             return
         size, checked = state["size"], self._later(parameter) is None
         weight = -size / state["step"] * state["total"].index_select(0, indices)

@@ -22,7 +22,6 @@ from torchtune_smt.optim.sparse import (
 from torchtune_smt.optim.state import (
     Group,
     Kept,
-    Number,
     State,
     Vector,
     add_rows,
@@ -80,13 +79,12 @@ class SGD(AveragingOptimizer):
             for parameter in group["params"]:
                 self._prepared(group, parameter)["epochs"] += 1
 
-    def puts_off(self, group: Group) -> bool:
-        """Say whether weights of a group can be out of date."""
+    def _puts_off(self, group: Group) -> bool:
         return False
 
     def _kept(self, group: Group) -> Kept:
         clock = "epochs" if group["average"] == "epoch" else "step"
-        kept: Kept = {"step": Number(), "epochs": Number()}
+        kept: Kept = {"step": 0, "epochs": 0}
         if group["average"] != "none":
             last = Vector(clock, torch.int32, of_rows=True)
             kept |= {"total": Vector(0.0, torch.float64), "last": last}
@@ -173,7 +171,7 @@ class CumulativeL1(SparseOptimizer):
 
     def _kept(self, group: Group) -> Kept:
         # Of many small steps a sum in less precision would stand still.
-        return {"step": Number(), "penalty": Number(0.0), "received": Vector(0.0, torch.float64)}
+        return {"step": 0, "penalty": 0.0, "received": Vector(0.0, torch.float64)}
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor

@@ -185,7 +185,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _note(self, group: Group, parameter: Tensor) -> None:
         """Note what a parameter is, some of whose rows may be out of date from now on."""
         # A subclass may have put off more since it was said what is.
-        late = self.puts_off(group) or declared(self, "puts_off", "_catch_up") is None
+        late = self._puts_off(group) or declared(self, "_puts_off", "_catch_up") is None
         if late or parameter in self._behind:
             self._behind[parameter] = _identity(parameter)
 
@@ -582,7 +582,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """Say whether `_update` itself notes what is wrong, where a step does not wait."""
         return False
 
-    def puts_off(self, group: Group) -> bool:
+    def _puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
         return True
 

@@ -11,16 +11,8 @@ from torch import Tensor
 
 from torchtune_smt.core.archive import DAMAGED
 
-DOUBLE = torch.float64
 State = dict[str, Any]
 Group = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number, with what it begins with: a whole one counts steps or epochs."""
-
-    start: float = 0
 
 
 @dataclass(frozen=True)
@@ -29,13 +21,11 @@ class Vector:
 
     fill: what one has that is new and up to date: a number, or that of a name in the state.
     dtype: integers say at which step, or epoch, something was done. By default the parameter's.
-    mark: whether it says up to when a row has been updated.
-    of_rows: whether it has one number for each row; marks do.
+    of_rows: whether it has one number for each row.
     """
 
     fill: float | str = 0.0
     dtype: torch.dtype | None = None
-    mark: bool = False
     of_rows: bool = False
 
     def value(self, state: State) -> float:
@@ -44,22 +34,13 @@ class Vector:
 
     def empty(self, weight: Tensor) -> Tensor:
         """Return one without entries, for a parameter as `rows_of` gives it."""
-        shape = () if self.mark or self.of_rows else weight.shape[1:]
+        shape = () if self.of_rows else weight.shape[1:]
         return weight.new_empty((0, *shape), dtype=self.dtype or weight.dtype)
 
 
-@dataclass(frozen=True)
-class Path:
-    """Numbers after each of the last steps, and before the first of them, which is `start`.
-
-    It is called "path": a float64 tensor [steps + 1, numbers].
-    """
-
-    start: tuple[float, ...]
-
-
-Kept = dict[str, Number | Vector | Path]
-"""What is kept of a parameter."""
+Kept = dict[str, float | tuple[float, ...] | Vector]
+"""What is kept of a parameter: a number that begins so, where a whole one counts steps or epochs;
+vectors; or numbers that begin so, after each of the last steps: float64 [steps + 1, numbers]."""
 
 
 def rows_of(parameter: Tensor) -> Tensor:
@@ -108,10 +89,10 @@ def new_state(kept: Kept, weight: Tensor) -> State:
     for name, one in kept.items():
         if isinstance(one, Vector):
             state[name] = one.empty(weight)
-        elif isinstance(one, Path):
-            state[name] = with_step(weight.new_empty((0, len(one.start)), dtype=DOUBLE), *one.start)
+        elif isinstance(one, tuple):
+            state[name] = with_step(weight.new_empty((0, len(one)), dtype=torch.float64), *one)
         else:
-            state[name] = one.start
+            state[name] = one
     return state
 
 
@@ -129,14 +110,14 @@ def check_state(entry: Mapping[str, Any], kept: Kept, weight: Tensor) -> None:
     lengths = {0}
     for name, one in kept.items():
         found = entry[name]
-        if isinstance(one, Number):
-            sound = isinstance(found, int | float)
-        elif isinstance(one, Path):
-            sound = len(found) > 0 and found.shape[1:] == (len(one.start),)
-        else:
+        if isinstance(one, Vector):
             empty = one.empty(weight)
             sound = found.dtype == empty.dtype and found.shape[1:] == empty.shape[1:]
             lengths.add(len(found))
+        elif isinstance(one, tuple):
+            sound = len(found) > 0 and found.shape[1:] == (len(one),)
+        else:
+            sound = isinstance(found, int | float)
         if not sound:
             raise ValueError(DAMAGED)
     if max(lengths) > len(weight):

@@ -176,7 +176,7 @@ def given_dimension_error(dimension: int, of: str, count: int) -> InputError:
     )
 
 
-def dimension_error(dimension: int, active: int) -> InputError:
+def dimension_error(dimension: int, active: int | str) -> InputError:
     """Return the error for more weights that are not 0 than there are dimensions."""
     return InputError(
         f"OSCAR's dimension is {dimension}, and {active} weights are not 0: penalties would be "
