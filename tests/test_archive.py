@@ -12,7 +12,6 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,7 +20,6 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
-from numpy.typing import NDArray
 
 from torchtune_smt.cli.hydra_main import error_line
 from torchtune_smt.core import archive
@@ -36,6 +34,7 @@ from torchtune_smt.core.archive import (
     trusting,
 )
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import reading, writing
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.runs.checkpoint import NameFile
 
@@ -46,7 +45,7 @@ MAGIC = 15
 ROOM = 50_000
 
 
-def example() -> dict[str, NDArray[Any]]:
+def example():
     records = np.zeros(5, RECORD)
     records["key"], records["counts"] = np.arange(5), np.arange(15).reshape(5, 3)
     return {
@@ -57,19 +56,19 @@ def example() -> dict[str, NDArray[Any]]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     ARCHIVE.write(tmp_path / "file", {"a": [1, None]}, example())
     return tmp_path / "file"
 
 
-def changed(path: Path, part: NDArray[Any]) -> bytearray:
+def changed(path, part):
     """Return a file with a bit of a part changed."""
     damaged = bytearray(path.read_bytes())
     damaged[damaged.index(part.tobytes())] ^= 1
     return damaged
 
 
-def assert_same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> None:
+def assert_same(found, expected):
     assert list(found) == list(expected)
     for name, array in expected.items():
         assert found[name].dtype == array.dtype
@@ -89,9 +88,7 @@ def assert_same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     ),
 )
-def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, NDArray[Any]], content: object
-) -> None:
+def test_what_is_written_is_read(tmp_path_factory, arrays, content):
     path = tmp_path_factory.mktemp("archive") / "file"
     digest = ARCHIVE.write(path, content, arrays)
     found = ARCHIVE.read(path)
@@ -103,7 +100,7 @@ def test_what_is_written_is_read(
         assert array.size == 0 or array.ctypes.data % ALIGNMENT == 0
 
 
-def test_content_and_its_checksum(path: Path, tmp_path: Path) -> None:
+def test_content_and_its_checksum(path, tmp_path):
     ARCHIVE.read(path).arrays["numbers"][:] = 7
     whole, other, there = ARCHIVE.read(path), example(), tmp_path / "b"
     assert_same(whole.arrays, other)
@@ -123,31 +120,31 @@ def test_content_and_its_checksum(path: Path, tmp_path: Path) -> None:
 # Forms of one file: how it is written, and how it is read.
 
 
-def _written(path: Path) -> Callable[[], object]:
+def _written(path):
     ARCHIVE.write(path, {"a": [1, None]}, example())
     return lambda: _plain(ARCHIVE.read(path))
 
 
-def _appended(path: Path) -> Callable[[], object]:
+def _appended(path):
     mark = Mark()
     for number in range(3):
         mark = ARCHIVE.append(path, mark, number, {"a": np.arange(3 * number)})
     return lambda: [_plain(part) for part in ARCHIVE.parts(path, mark=mark)]
 
 
-def _json(path: Path) -> Callable[[], object]:
+def _json(path):
     ARCHIVE.write_json(path, {"a": [1, None], "b": "text"})
     return lambda: ARCHIVE.read_json(path)
 
 
-def _plain(part: Any) -> object:
+def _plain(part):
     return part.content, {name: a.tobytes() for name, a in part.arrays.items()}
 
 
 FORMS = {"written": _written, "appended": _appended, "json": _json}
 
 
-def _flipped(whole: bytes) -> Iterator[bytes]:
+def _flipped(whole):
     for place in range(len(whole)):
         yield whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
 
@@ -162,7 +159,7 @@ DAMAGE: dict[str, Callable[[bytes], Iterator[bytes]]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("form", FORMS)
-def test_damage_is_refused_or_has_no_effect(tmp_path: Path, form: str, damage: str) -> None:
+def test_damage_is_refused_or_has_no_effect(tmp_path, form, damage):
     path = tmp_path / "file"
     read = FORMS[form](path)
     whole, expected = path.read_bytes(), read()
@@ -184,7 +181,7 @@ def test_damage_is_refused_or_has_no_effect(tmp_path: Path, form: str, damage: s
         assert harmless <= {"longer": 2, "truncated": 1}.get(damage, 0) * (form != "written")
 
 
-def test_other_kinds_and_versions(path: Path) -> None:
+def test_other_kinds_and_versions(path):
     with pytest.raises(InputError, match="is no checkpoint; start anew"):
         Archive("checkpoint", 3, "start anew").read(path)
     with pytest.raises(OtherVersionError, match=r"test file of version 3, .* version 4; again"):
@@ -199,7 +196,7 @@ def test_other_kinds_and_versions(path: Path) -> None:
             read(path.parent)
 
 
-def test_objects_are_never_made(path: Path) -> None:
+def test_objects_are_never_made(path):
     """Not even of a file whose checksums are right."""
     for kind in ("|O", "<M8[s]", [["x", "|O", []]]):
         part = {"name": "a", "type": kind, "shape": [0], "checksum": checksum(b"")}
@@ -214,9 +211,7 @@ def test_objects_are_never_made(path: Path) -> None:
 @pytest.mark.parametrize(
     ("owner", "step"), [(Path, "open"), (os, "fsync"), (Path, "replace")], ids=str
 )
-def test_a_full_disk_keeps_the_old_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str
-) -> None:
+def test_a_full_disk_keeps_the_old_file(path, monkeypatch, owner, step):
     whole = path.read_bytes()
     full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     with monkeypatch.context() as patched:
@@ -227,7 +222,7 @@ def test_a_full_disk_keeps_the_old_file(
     assert [file.name for file in path.parent.iterdir()] == ["file"]
 
 
-def test_trusted_files_are_not_verified(path: Path) -> None:
+def test_trusted_files_are_not_verified(path):
     stored = ARCHIVE.read(path)
     assert stored.identity not in accepted_files()
     stored.accept()
@@ -254,9 +249,7 @@ def test_trusted_files_are_not_verified(path: Path) -> None:
         ARCHIVE.read(path)
 
 
-def test_a_large_file_is_verified_once(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_is_verified_once(path, tmp_path, monkeypatch):
     caches = tmp_path / "caches"
     monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
     monkeypatch.setattr(archive, "_PIECE", 64)
@@ -282,20 +275,20 @@ def test_a_large_file_is_verified_once(
         ARCHIVE.read(path)
     ARCHIVE.write(path, 1, example())
     assert not ARCHIVE.read(path).trusted
+    monkeypatch.setattr(archive, "_REMEMBERED", 2)
     for _ in range(3):
         ARCHIVE.write(path, 1, example())
-        monkeypatch.setattr(archive, "_REMEMBERED", 2)
         ARCHIVE.read(path).accept()
         assert ARCHIVE.read(path).trusted
     assert len(list((caches / "torchtune_smt" / "verified").iterdir())) == 2
 
 
-def test_pages_of_a_verified_file_are_let_go(tmp_path: Path) -> None:
+def test_pages_of_a_verified_file_are_let_go(tmp_path):
     size = 1 << 25
     path, array = tmp_path / "file", np.arange(size, dtype=np.uint8)
     ARCHIVE.write(path, 1, {"numbers": array})
 
-    def resident() -> int:
+    def resident():
         lines = Path("/proc/self/smaps").read_text().split(str(path))
         return 1024 * int(lines[1].partition("Rss:")[2].split()[0])
 
@@ -307,7 +300,7 @@ def test_pages_of_a_verified_file_are_let_go(tmp_path: Path) -> None:
     assert np.array_equal(stored.arrays["numbers"], array)
 
 
-def test_a_mapped_file_is_not_open(path: Path) -> None:
+def test_a_mapped_file_is_not_open(path):
     before = len(os.listdir("/proc/self/fd"))
     read_ = [ARCHIVE.read(path) for _ in range(40)]
     assert len(os.listdir("/proc/self/fd")) == before
@@ -325,25 +318,12 @@ def test_a_mapped_file_is_not_open(path: Path) -> None:
     assert mapped == 40 and str(path) not in Path("/proc/self/maps").read_text()
 
 
-def test_too_many_open_files_have_a_cure_of_their_own(path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = max(map(int, os.listdir("/proc/self/fd")))
-    kept = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 3, limits[1]))
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                kept.append(os.open(path, os.O_RDONLY))
-        for use in (ARCHIVE.read, lambda p: ARCHIVE.write(p, {}, example())):
-            with pytest.raises(InputError, match=r"ulimit -n"):
-                use(path)
-        line = error_line(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for handle in kept:
-            os.close(handle)
-    assert "Too many open files; " in line and "ulimit -n" in line
-    assert_same(ARCHIVE.read(path).arrays, example())
+def test_too_many_open_files_have_a_cure_of_their_own():
+    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    for use in (reading, writing):
+        with pytest.raises(InputError, match=r"ulimit -n"), use("file"):
+            raise error
+    assert "Too many open files; " in error_line(error) and "ulimit -n" in error_line(error)
 
 
 # What is appended.
@@ -351,9 +331,7 @@ def test_too_many_open_files_have_a_cure_of_their_own(path: Path) -> None:
 
 @settings(max_examples=50)
 @given(st.data())
-def test_what_a_mark_says_is_there_whatever_came_later(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_what_a_mark_says_is_there_whatever_came_later(tmp_path_factory, data):
     """Processes append, die with or without a checkpoint, or in the middle of a write."""
     folder = tmp_path_factory.mktemp("names")
     path = folder / "c.names"
@@ -379,19 +357,7 @@ def test_what_a_mark_says_is_there_whatever_came_later(
         assert again.names(range(len(again))) == saved
 
 
-def test_what_is_before_a_mark_is_not_written_again(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    mark = ARCHIVE.append(path, Mark(), 1, example())
-    path.write_bytes(bytes(mark.size))
-    ARCHIVE.append(path, mark, 2)
-    assert path.read_bytes()[: mark.size] == bytes(mark.size)
-    # A new one begins the file anew.
-    end = ARCHIVE.append(path, Mark(), 3)
-    assert [part.content for part in ARCHIVE.parts(path, mark=end)] == [3]
-    assert path.stat().st_size == end.size
-
-
-def test_a_last_part_that_a_kill_has_cut_off_is_none(tmp_path: Path) -> None:
+def test_a_last_part_that_a_kill_has_cut_off_is_none(tmp_path):
     path = tmp_path / "file"
     marks = [Mark(0, "of a checkpoint")]
     for number in range(3):
@@ -412,7 +378,7 @@ def test_a_last_part_that_a_kill_has_cut_off_is_none(tmp_path: Path) -> None:
             assert found == [0, 1, 2][: len(found)]
 
 
-def test_parts_of_another_file_do_not_follow(tmp_path: Path) -> None:
+def test_parts_of_another_file_do_not_follow(tmp_path):
     files = []
     for name in "ab":
         first = ARCHIVE.append(tmp_path / name, Mark(), name)
@@ -426,7 +392,7 @@ def test_parts_of_another_file_do_not_follow(tmp_path: Path) -> None:
             ARCHIVE.parts(tmp_path / "a", mark=mark)
 
 
-def test_without_room_what_was_there_stays(tmp_path: Path) -> None:
+def test_without_room_what_was_there_stays(tmp_path):
     path = tmp_path / "file"
     mark = ARCHIVE.append(path, Mark(), 1, example())
     whole, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -5,22 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 import pytest
-from commands import Outcome, run_command
+from commands import run_command
 from small_lists import put
 
-from torchtune_smt.evaluation.features import Contribution, Overlap, Spelling
 from torchtune_smt.evaluation.pictures import (
-    draw_contributions,
-    draw_orders,
-    draw_overlaps,
     draw_progress,
-    draw_spellings,
-    draw_weights,
 )
 from torchtune_smt.evaluation.tables import Table
 from torchtune_smt.parallel.engine import Job, utilisation_numbers
@@ -36,7 +27,7 @@ from torchtune_smt.runs.curves import (
 )
 
 
-def write_run(folder: Path, seed: int, loss: str, test: float) -> None:
+def write_run(folder, seed, loss, test):
     """Write what `plot` reads of a run."""
     lines = [
         {"step": step, "bleu/dev": 40.0 + step * seed, "train/loss": 1 / (step + 1)}
@@ -47,7 +38,7 @@ def write_run(folder: Path, seed: int, loss: str, test: float) -> None:
     put(folder, {".hydra/overrides.yaml": overrides, "metrics.jsonl": map(json.dumps, lines)})
 
 
-def drawn(draw: Callable[..., object], *arguments: object, form: str = "svg") -> str:
+def drawn(draw, *arguments, form="svg"):
     """Return a picture: text is drawn as shapes, with the text beside it in comments."""
     file = io.BytesIO()
     draw(*arguments, file, form)
@@ -55,33 +46,29 @@ def drawn(draw: Callable[..., object], *arguments: object, form: str = "svg") ->
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("curves")
     for n, (loss, seed) in enumerate((lo, s) for lo in ("hinge", "ramp") for s in (1, 2)):
         write_run(folder / str(n), seed, loss, 50.0 + n)
     return folder
 
 
-def plot(folder: Path, *arguments: str | Path) -> Outcome:
+def plot(folder, *arguments):
     return run_command("plot", *arguments, folder=folder)
 
 
-def test_records_by_name(sweep: Path, tmp_path: Path) -> None:
+def test_records_by_name(sweep):
     found = read_metrics(sweep / "1")
     assert found["bleu/dev"] == Series([0, 10, 20], [40.0, 60.0, 80.0])
     assert found["bleu/test_tuned"] == Series([20], [51.0])
     assert legend("a", [found]) == "a (test 51.00)"
     assert legend("a", [found, read_metrics(sweep / "0")]) == "a (test 50.50 ± 0.71)"
     assert legend("a", [{}]) == "a"
-    # Names that are no text.
-    put(tmp_path, {"metrics.jsonl": '{"step": 1, "active/\\ud800\\n": 2, "bleu/dev": 3}\n'})
-    run = read_metrics(tmp_path)
-    assert set(run) == {"active/\\ud800\\n", "bleu/dev"}
-    for runs in ([], [{}], [run]):
+    for runs in ([], [{}], [found]):
         assert drawn(draw, {"a": runs}, form="png")[1:4] == "PNG"
 
 
-def test_the_band_has_the_steps_that_all_runs_have() -> None:
+def test_the_band_has_the_steps_that_all_runs_have():
     runs = [Series([0, 1, 2, 3], [1, 2, 3, 4]), Series([0, 2, 2], [3, 9, 5])]
     steps, mean, low, high = band(runs)
     assert steps == [0, 2]
@@ -90,7 +77,7 @@ def test_the_band_has_the_steps_that_all_runs_have() -> None:
     assert smoothed([1, 3], 1) == [1, 3]
 
 
-def test_a_sweep_in_one_picture(sweep: Path, tmp_path: Path) -> None:
+def test_a_sweep_in_one_picture(sweep, tmp_path):
     output = tmp_path / "run.svg"
     assert plot(tmp_path, sweep, "--output", output).check().out == f"{output}\n"
     svg = output.read_text()
@@ -102,7 +89,7 @@ def test_a_sweep_in_one_picture(sweep: Path, tmp_path: Path) -> None:
     assert "<!-- d (test 53.00) -->" in output.read_text()
 
 
-def test_bad_arguments(sweep: Path, tmp_path: Path) -> None:
+def test_bad_arguments(sweep, tmp_path):
     assert "each of the 2 curves" in plot(tmp_path, sweep, "--labels", "a").err
     assert "must end with .png" in plot(tmp_path, sweep, "--output", "a.gif").err
     for path, message in ((tmp_path, "holds no run with metrics.jsonl"), (sweep / "0", "twice")):
@@ -120,7 +107,7 @@ ODD = ("_a", r"a$\frac$", "b$x_$y")
 
 
 @pytest.mark.parametrize("others", [["metric/dev"], []])
-def test_the_metric_that_was_tuned_stands_in_the_place_of_bleu(others: list[str]) -> None:
+def test_the_metric_that_was_tuned_stands_in_the_place_of_bleu(others):
     series = Series([1, 2], [1.0, 2.0])
     runs = [dict.fromkeys(["bleu/dev", *names], series) for names in (["metric/dev"], others)]
     svg = drawn(draw, {"A": runs})
@@ -128,7 +115,7 @@ def test_the_metric_that_was_tuned_stands_in_the_place_of_bleu(others: list[str]
     assert ("dev BLEU" in svg) != bool(others)
 
 
-def test_any_name_stands_as_it_is() -> None:
+def test_any_name_stands_as_it_is():
     series = Series([0, 10], [1.0, 20_000.0])
     runs = {name: [{"bleu/dev": series, f"active/{name}t": series}] for name in ODD}
     svg = drawn(draw, runs)
@@ -139,30 +126,15 @@ def test_any_name_stands_as_it_is() -> None:
     assert "<!-- 10,000 -->" in svg and "mathdefault" not in svg
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_any_name_stands_as_it_is_in_pictures_of_analyses(name: str) -> None:
-    weights = {f"{name}:f": 1.0, f"{name}:g": 2.0}
-    caption = f"{name} in the caption"
-    for text, drawing in {
-        f"{name} alone": partial(draw_overlaps, [(name, "other", [Overlap(name, 3, 2, 1)])]),
-        name: partial(draw_spellings, {name: [Spelling(name, 1, 1)]}),
-        f"{name} (3)": partial(draw_orders, {name: {2: 3}}),
-        f"in {name}": partial(draw_contributions, [Contribution(name, (1,), 2, 3)], (name, name)),
-        f"weight in {name}": partial(draw_weights, (name, weights), (name, weights), ()),
-    }.items():
-        svg = drawn(lambda file, form, drawing=drawing: drawing(file, form, caption))
-        assert f"<!-- {text} -->" in svg and f"<!-- {caption} -->" in svg
-
-
 @pytest.mark.parametrize("text", ["=1+1", "+f(1)", "@sum", "-x:y", "\t=1", "-1-1", "-"])
-def test_no_cell_of_csv_is_a_formula(text: str) -> None:
+def test_no_cell_of_csv_is_a_formula(text):
     table = Table(["=head", "n"], [[text, -1.5], ["-2.5", None], ["a=b", "+3"]])
     head, row, *others = csv.reader(io.StringIO(table.csv()))
     assert head == ["'=head", "n"] and row == [f"'{text}", "-1.5"]
     assert others == [["-2.5", ""], ["a=b", "+3"]]
 
 
-def test_a_timeline(sweep: Path, tmp_path: Path) -> None:
+def test_a_timeline(sweep, tmp_path):
     jobs = [Job(1, 100.0, 4.0, 1.0), Job(2, 101.0, 5.0, 0.5), Job(1, 104.5, 5.5, 2.0)]
     entries = [{"step": 10 * i, **job.numbers()} for i, job in enumerate(jobs)]
     lines = [{"step": 0, "bleu/dev": 30.0}, *entries]
@@ -179,7 +151,5 @@ def test_a_timeline(sweep: Path, tmp_path: Path) -> None:
     outcome = plot(tmp_path, sweep / "0", "--timeline")
     assert "0: has no workers, of which there could be a timeline" in outcome.err
     assert "--timeline is of one run" in plot(tmp_path, tmp_path, sweep / "0", "--timeline").err
-    for more in (["--smooth", "5"], ["--labels", "a"], ["--each"]):
-        outcome = plot(tmp_path, tmp_path, "--timeline", *more, "--output", "a.png")
-        assert outcome.code == 2 and f"{more[0]} is of curves" in outcome.err
-        assert not (tmp_path / "a.png").exists()
+    outcome = plot(tmp_path, tmp_path, "--timeline", "--each", "--output", "a.png")
+    assert outcome.code == 2 and "--each is of curves" in outcome.err

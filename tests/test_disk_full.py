@@ -11,7 +11,7 @@ from pathlib import Path
 
 import full_disk
 import pytest
-from commands import MODEL, SMALL, Run, run_command, train
+from commands import MODEL, SMALL, run_command, train
 
 # A disk of its own, which nobody but the processes in it sees.
 OF_ITS_OWN = ["unshare", "--map-root-user", "--mount"]
@@ -24,7 +24,7 @@ REAL = {
 FILES = {"log": r"metrics\.jsonl|tensorboard"}
 
 
-def marked(mark: str) -> list[str]:
+def marked(mark):
     """Return the commands of processes that were started with a mark, and of theirs."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -37,7 +37,7 @@ def marked(mark: str) -> list[str]:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Path:
+def disk(tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = [*OF_ITS_OWN, "mount", "-t", "tmpfs", "none", str(folder)]
@@ -51,9 +51,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_disk(
-    name: str, place: Path, run: Run, disk: Path, tmp_path: Path, repository: Path
-) -> None:
+def test_a_real_disk(name, place, run, disk, tmp_path, repository):
     out = tmp_path / "out"
     out.mkdir()
     options = [*MODEL, *SMALL, "features=rule_id", "data.test=null", "threads=1", *REAL[name]]

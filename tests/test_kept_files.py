@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, Run, content, run_command, train
+from commands import MODEL, SMALL, content, run_command, train
 from small_lists import ON_LISTS, put
 
 from torchtune_smt.cli.systems import find_systems
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     # Hydra records what was typed before anything can be looked at.
     return content(folder, ".hydra/*")
 
@@ -28,7 +27,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     ],
     ids=lambda options: options[-1],
 )
-def test_a_run_that_cannot_begin_leaves_the_one_before(run: Run, options: list[str]) -> None:
+def test_a_run_that_cannot_begin_leaves_the_one_before(run, options):
     place = run.place
     small = [*MODEL, "tuner.sentences=10", "features=dense", "data.test=null", "threads=1"]
     if not (place / "kept_run").exists():
@@ -42,7 +41,7 @@ def test_a_run_that_cannot_begin_leaves_the_one_before(run: Run, options: list[s
 
 
 @pytest.fixture(scope="module")
-def two(run: Run) -> Path:
+def two(run):
     """A folder with two runs, and files beside them."""
     folder = run.place / "two_runs"
     for name in ("a", "b"):
@@ -62,14 +61,14 @@ def two(run: Run) -> Path:
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
 )
-def test_what_is_read_is_not_written(two: Path, arguments: list[str], file: str) -> None:
+def test_what_is_read_is_not_written(two, arguments, file):
     before = contents(two)
     said = f"error: {file}: output is a file that is read"
     run_command(*arguments, f"output={file}", folder=two).refused(said)
     assert contents(two) == before
 
 
-def test_runs_behind_links_are_found_once(two: Path) -> None:
+def test_runs_behind_links_are_found_once(two):
     links = two / "links"
     links.mkdir()
     for name in ("a", "b"):
@@ -81,7 +80,7 @@ def test_runs_behind_links_are_found_once(two: Path) -> None:
     assert paths == [links / "a", links / "b"]
 
 
-def test_a_sweep_says_how_to_compare_its_runs(place: Path) -> None:
+def test_a_sweep_says_how_to_compare_its_runs(place):
     (place / "my settings").mkdir()
     options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1", "seed=1,2", "data.test=null"]
     arguments = ["-m", *options, "hydra.sweep.dir='s w'", "--config-dir=my settings"]
@@ -94,32 +93,20 @@ def test_a_sweep_says_how_to_compare_its_runs(place: Path) -> None:
     assert "| s w | 2 |" in run_command("compare", *command[2:], folder=place).check().out
 
 
-def test_a_report_that_fails_makes_a_sweep_fail(place: Path, run: Run) -> None:
-    folder = place / "sweep_reported"
-    (folder / "report.html").mkdir(parents=True)
-    options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1", "seed=1,2", "report=true"]
-    arguments = ["-m", *options, f"hydra.sweep.dir={folder.name}"]
-    said = f"error: there is no report of {folder.name}: "
-    run_command("train", *arguments, folder=place).refused(said)
-
-
 @pytest.mark.parametrize(
-    ("name", "many", "arguments"),
+    ("name", "arguments"),
     [
-        ("translate", "-m", ["weights=w.gz", "input=in.txt", "n_best=1,2", "output=m"]),
-        ("compare", "hydra.mode=MULTIRUN", ["first", "baseline=a,b"]),
-        ("build_model", "-m", ["model.order=2,3"]),
+        ("translate", ["-m", "weights=w.gz", "input=in.txt", "n_best=1,2", "output=m"]),
+        ("compare", ["hydra.mode=MULTIRUN", "first", "baseline=a,b"]),
     ],
 )
-def test_commands_without_sweeps(
-    tmp_path: Path, name: str, many: str, arguments: list[str]
-) -> None:
+def test_commands_without_sweeps(tmp_path, name, arguments):
     said = f"error: {name} has no sweeps; leave -m out"
-    run_command(name, many, *arguments, folder=tmp_path).refused(said)
+    run_command(name, *arguments, folder=tmp_path).refused(said)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_last_line_that_is_cut_is_left_out(two: Path) -> None:
+def test_a_last_line_that_is_cut_is_left_out(two):
     path = two / "a" / "metrics.jsonl"
     whole = run_command("analyse", "progress", "a", folder=two).check().out
     lines = path.read_text("utf-8").splitlines(keepends=True)
@@ -131,7 +118,7 @@ def test_a_last_line_that_is_cut_is_left_out(two: Path) -> None:
     path.write_text("".join(lines), "utf-8")
 
 
-def test_what_a_stranger_recorded_is_shown_as_text(two: Path) -> None:
+def test_what_a_stranger_recorded_is_shown_as_text(two):
     folder = two / "strange"
     shutil.copytree(two / "a", folder)
     overrides = folder / ".hydra" / "overrides.yaml"
@@ -141,7 +128,7 @@ def test_what_a_stranger_recorded_is_shown_as_text(two: Path) -> None:
     assert "| features=\\x1b[31mred\\nline | " in outcome.out
 
 
-def test_a_finished_run_is_still_overwritten(place: Path, run: Run) -> None:
+def test_a_finished_run_is_still_overwritten(place, run):
     options = ["features=dense", "data.test=null", "tuner.epochs=1"]
     train(place, "run_twice", *options)
     (place / "run_twice" / "weights.txt.gz").write_bytes(b"")
@@ -157,7 +144,7 @@ OF_LISTS = [*ON_LISTS, "tuner.epochs=1", "hydra.run.dir=run", "optimizer.lr=1e-3
 
 
 @pytest.fixture
-def tuned(tmp_path: Path) -> Path:
+def tuned(tmp_path):
     """A place with a run on lists in the folder `run`."""
     put(tmp_path, {"list": LISTS, "dev.de": "x\n", "dev.en": "a b\n", "start": "LM 1\nTM 0.5\n"})
     given = ["decoder.dev=list", "data.dev=[dev.de,dev.en]", "init=file", "init.file=start"]
@@ -185,7 +172,7 @@ READ = {
 
 
 @pytest.mark.parametrize("option", READ)
-def test_a_run_that_reads_what_it_would_remove(tuned: Path, option: str) -> None:
+def test_a_run_that_reads_what_it_would_remove(tuned, option):
     before = contents(tuned)
     given = {"decoder.dev": "list", "data.dev": "[dev.de,dev.en]"}
     given |= {"init": "file"} if option.startswith("init") else {}

@@ -20,7 +20,6 @@ from torchtune_smt.cli.record import take_up
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import remove
 from torchtune_smt.core.resources import config_folder, example_folder
-from torchtune_smt.runs.log import RunLog
 
 EXAMPLE = example_folder()
 PRECIOUS = "what the user has written\n"
@@ -84,23 +83,12 @@ def taken(folder, *given, needless=()):
 
 
 PLAIN = [
-    "data.name=mine",
-    "data.dev=[dev.de,'../a folder/dev.en','/data/b,c/dev.en']",
-    "data.folders=[/data/de-en,../shared/data]",
-    "data.test=null",
-    "model.folder=/models/mine",
-    "model.discount_fallback=null",
-    "init.values.LanguageModel=-0.5",
-    "+init.values.PhraseModel_0=0.3",
-    "init.values.Glue=1e-5",
-    "~init.values.WordPenalty",
-    "~decoder.max_span",
-    "optimizer.lr=1e-7",
-    "regularizer.strength=1e-5",
-    "tuner.patience=3",
-    "tuner.shuffle=false",
-    "seed=3",
-    "lm=full",
+    *("data.name=mine", "data.dev=[dev.de,'../a folder/dev.en','/data/b,c/dev.en']"),
+    *("data.folders=[/data/de-en,../shared/data]", "data.test=null", "model.folder=/models/mine"),
+    *("model.discount_fallback=null", "init.values.LanguageModel=-0.5", "init.values.Glue=1e-5"),
+    *("+init.values.PhraseModel_0=0.3", "~init.values.WordPenalty", "~decoder.max_span"),
+    *("optimizer.lr=1e-7", "regularizer.strength=1e-5", "tuner.patience=3", "tuner.shuffle=false"),
+    *("seed=3", "lm=full"),
 ]
 
 
@@ -151,19 +139,14 @@ def test_what_is_given_replaces_what_was_recorded(tmp_path):
 
 
 def test_who_may_write_the_model(tmp_path):
-    for number, (overrides, given, may) in enumerate(
+    for number, (override, given, may) in enumerate(
         [
-            ([], [], True),
-            (["seed=3"], [], True),
-            (["data=fisher"], [], False),
-            (["data.name=mine"], [], False),
-            (["model.order=3"], [], False),
-            (["model.folder=there"], [], False),
-            (["model.folder=there"], ["model.folder=here"], True),
-            (["data=fisher"], ["data=fisher"], True),
+            *[("seed=3", [], True), ("data=fisher", [], False), ("model.order=3", [], False)],
+            *[("model.folder=there", [], False), ("data=fisher", ["data=fisher"], True)],
+            ("model.folder=there", ["model.folder=here"], True),
         ]
     ):
-        recorded(tmp_path / str(number), *overrides)
+        recorded(tmp_path / str(number), override)
         assert taken(tmp_path / str(number), *given)[0].may_write_model is may
 
 
@@ -334,16 +317,6 @@ def test_what_is_no_file_of_the_run_s_own(stranger, command, kind, name):
     assert content(place) == before
 
 
-def test_measures_of_another_kind(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    for line in ("", "[1, 2]", "null", '{"step"'):
-        path.write_text(f"{line}\n")
-        with pytest.raises(InputError, match=r"metrics.jsonl: .*start the run anew"):
-            RunLog.first_line(tmp_path)
-    path.write_text('{"step": 0, "bleu/dev": 40}\n{"step"')
-    assert RunLog.first_line(tmp_path) == {"step": 0, "bleu/dev": 40}
-
-
 # Models
 
 
@@ -367,20 +340,6 @@ def test_no_model_is_built_where_a_folder_says(stranger, run):
             (stranger / "weights.txt.gz").unlink(missing_ok=True)
     assert content(models) == before
     assert not (stranger.parent / "new").exists()
-
-
-def test_nothing_is_written_beside_a_model_that_a_folder_names(stranger, run):
-    model = stranger.parent / "model"
-    shutil.copytree(run.place / "outputs" / "models" / "example", model)
-    caches = list(model.rglob("*.cache"))
-    assert caches
-    for path in caches:
-        path.unlink()
-    change(stranger, {"model.folder": str(model)})
-    before = content(stranger.parent)
-    outcome = run_command("translate", *attempts(stranger)["translate"], folder=stranger.parent)
-    assert outcome.check().out == (run.folder / "dev.translations.txt").read_text()
-    assert content(stranger.parent) == before
 
 
 def test_a_model_is_built_where_the_user_says_and_replaced_nowhere(run, tmp_path):
@@ -430,17 +389,6 @@ def test_a_run_folder_of_any_name_is_resumed(run, place):
     assert not (place / name / "weights.txt.gz").exists()
     outcome = run_command("train", f"resume={quoted(name)}", "threads=1", folder=place).check()
     assert Run(place, name, outcome).bytes() == run.bytes()
-
-
-def test_names_that_say_something_else(tmp_path):
-    for command, option, said in (
-        ("train", "resume='${oc.env:HOME}'", "resume='${oc.env:HOME}': ${ would be replaced by"),
-        ("translate", "weights=a,b", "weights=a,b: give one weights at a time"),
-    ):
-        sweep = ["-m"] if "," in option else []
-        run_command(
-            command, *sweep, option, *(["input=c"] * (command != "train")), folder=tmp_path
-        ).refused(f"error: {said}")
 
 
 def test_a_run_that_was_killed_while_it_recorded_itself_can_begin_anew(run, tmp_path, monkeypatch):

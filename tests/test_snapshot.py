@@ -82,33 +82,6 @@ def test_the_source_of_a_map_may_grow_meanwhile(first, target, later, steps):
         assert found.tolist() == target.lookup(source.names(known)).tolist()
 
 
-def test_names_are_looked_at_once():
-    """Also where they are unknown; those that are the same are not looked at again."""
-    source, target = Vocabulary([f"f{i}" for i in range(1000)]), Vocabulary()
-    mapped = FeatureMap(source, target)
-    mapped.add()
-    looked_up = []
-    for vocabulary in (source, target):
-        for method in ("intern_spans", "lookup_spans"):
-            original = getattr(vocabulary, method)
-
-            def counted(buffer, begin, end, original=original):
-                looked_up.append(begin.size)
-                return original(buffer, begin, end)
-
-            setattr(vocabulary, method, counted)
-    ids = np.arange(1000)
-    assert mapped.lookup(ids) is ids
-    assert looked_up == []
-    source.intern(["new"])
-    looked_up.clear()
-    assert mapped.lookup(np.array([1000])).tolist() == [-1]
-    mapped.lookup(ids)
-    mapped.add()
-    assert mapped.lookup(np.array([1000])).tolist() == [1000]
-    assert sum(looked_up) == 1
-
-
 def test_what_is_taken_of_a_vocabulary_stays_as_it_is():
     names = [f"f{i}" for i in range(2000)]
     grown, taken = Vocabulary(), []

@@ -78,27 +78,15 @@ def test_objects_are_not_packed():
         packed({1.5: 1})
 
 
-@pytest.mark.parametrize(
-    ("check", "good", "bad"),
-    [
+def test_what_is_damaged():
+    ones = torch.ones(3).double()
+    of_three = partial(vector, dtype=torch.float64, longest=3)
+    for check, good, bad in (
         (partial(whole, least=0, most=10), 3, [-1, 11, 2.0, True, None, "3"]),
         (real, 3.0, [math.nan, math.inf, True, None, "3"]),
-        (
-            partial(vector, dtype=torch.float64, longest=3),
-            torch.ones(3).double(),
-            [
-                None,
-                [1.0],
-                torch.ones(3),
-                torch.ones(2, 1).double(),
-                torch.ones(4).double(),
-                torch.tensor([1.0, math.inf]).double(),
-            ],
-        ),
-    ],
-)
-def test_what_is_damaged(check, good, bad):
-    assert check(good) is good
-    for value in bad:
-        with pytest.raises(ValueError, match="damaged"):
-            check(value)
+        (of_three, ones, [None, ones.float(), ones[:, None], ones.repeat(2), ones * math.inf]),
+    ):
+        assert check(good) is good
+        for value in bad:
+            with pytest.raises(ValueError, match="damaged"):
+                check(value)
