@@ -17,8 +17,7 @@ from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
 from torchtune_smt.runs.task import open_task
-from torchtune_smt.runs.tuning import Tuning
-from torchtune_smt.runs.workers import OpenWorker
+from torchtune_smt.runs.tuning import OpenWorker, Tuning
 
 
 @pytest.fixture

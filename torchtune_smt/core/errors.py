@@ -23,9 +23,7 @@ _LONG_WORD: Final = re.compile(rf"\S{{{_WORD + 1},}}")
 class InputError(ValueError):
     """Bad input from the user: says where it stands, what is wrong and how to cure it.
 
-    message: what is wrong, and the cure.
-    path: the file at fault.
-    line: its line, counted from 1.
+    path, line: the file at fault, and its line, counted from 1.
     """
 
     def __init__(

@@ -77,8 +77,6 @@ class FrozenWeights(ByName):
     def __init__(
         self, features: Vocabulary, values: Float64, version: int = 0, n_dense: int = 0
     ) -> None:
-        if values.size > len(features):
-            raise ValueError(f"{values.size} weights of {len(features)} features")
         self.features = features
         self.values = values
         self.version = version

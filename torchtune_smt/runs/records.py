@@ -176,8 +176,7 @@ def _data(configuration: dict[str, Any], folder: Path) -> dict[str, Any]:
         or not all(is_plain(value) for value in data.values())
     ):
         raise InputError(
-            "has no plain settings for its data; say what they are: data=NAME",
-            path=folder / CONFIG,
+            "has no plain settings for its data; say what they are: data=NAME", path=folder / CONFIG
         )
     # What has no relative path is the same everywhere.
     if all(os.path.isabs(path) or path == EXAMPLE for path in _data_paths(data)):

@@ -44,8 +44,7 @@ from torchtune_smt.runs.task import (
     score_of,
 )
 from torchtune_smt.runs.transcript import Transcript
-from torchtune_smt.runs.tuning import Tuning
-from torchtune_smt.runs.workers import serve_workers
+from torchtune_smt.runs.tuning import Tuning, serve_workers
 from torchtune_smt.tuners.grouping.tuner import GroupingTuner
 from torchtune_smt.tuners.sentences import evaluate_by
 

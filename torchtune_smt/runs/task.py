@@ -84,10 +84,10 @@ def open_task(parts: Parts, *, may_write_model: bool = True) -> Task:
                 texts = [split_words(line) for line in best]
                 warn(output_suspicions(f"decoder.{name}", texts, sentences.references))
     elif "train" not in corpora.found:
-        words = None
+        of_model = None
         if model is not None:
-            words = (model.grammar.source_words, model.grammar.target_words)
-        warn(corpus_suspicions(corpora.found, words))
+            of_model = model.grammar.source_words, model.grammar.target_words
+        warn(corpus_suspicions(corpora.found, of_model))
     if model is None:
         origin = decoder.origin()
     else:
@@ -129,19 +129,9 @@ def open_task(parts: Parts, *, may_write_model: bool = True) -> Task:
     for references in tuning.references:
         for reference in references:
             decoder.words.intern(reference)
-    new_words = decoder.words.names(range(own_words, len(decoder.words)))
-    return Task(
-        decoder,
-        weights,
-        evaluated,
-        tuning,
-        origin,
-        lines,
-        total_lines,
-        new_words,
-        model,
-        tuple(corpora.found),
-    )
+    words = decoder.words.names(range(own_words, len(decoder.words)))
+    used = tuple(corpora.found)
+    return Task(decoder, weights, evaluated, tuning, origin, lines, total_lines, words, model, used)
 
 
 def sets_of_text(parts: Parts) -> list[str]:
