@@ -285,8 +285,7 @@ def sources_from(path: str | None, strings: StringFeatures | None) -> Sources:
 
     path: lines ``id text`` where lists have names of sentences, else a line a sentence.
 
-    Raises InputError: there is a file, and none of the templates looks at sources. What is returned
-    does, too, where the file has none for a list.
+    Raises InputError: no template looks at sources. What is returned does where one is missing.
     """
     if path is not None and (strings is None or "source" not in strings.templates):
         raise InputError("sources would change nothing without strings=[source]", path=path)
@@ -295,11 +294,9 @@ def sources_from(path: str | None, strings: StringFeatures | None) -> Sources:
     keyed: dict[str, str] = {}
 
     def found(stored: StoredLists) -> Mapping[int, str] | None:
-        if path is None:
-            return (
-                stored.sources if stored.sources.keys() >= {*stored.lists.index.tolist()} else None
-            )
         numbers, ids = stored.lists.index.tolist(), stored.lists.ids
+        if path is None:
+            return stored.sources if stored.sources.keys() >= {*numbers} else None
         texts = numbered
         if ids is not None:
             if not keyed:
@@ -320,12 +317,8 @@ def added_to_new(
 ) -> tuple[Callable[[StoredLists], KBestLists] | None, list[str]]:
     """Return what gives new lists the features of texts that a weights file needs, if any.
 
-    weighted: the features that have a weight there.
+    weighted: the features that have a weight there; those of strings are returned, too.
     sources: a file of source sentences; see `sources_from`.
-
-    Returns given: those of them that are of strings.
-
-    Raises InputError: see `StringFeatures.read`, `torchtune_smt.features.texts.added_by`.
     """
     texts, strings = added_by(path, weighted), StringFeatures.read(path)
     of = sources_from(sources, strings)

@@ -90,8 +90,7 @@ class OrientedTemplate(RuleTemplate, Protocol):
 
 def min_count_of(template: RuleTemplate) -> int:
     """Return how often a rule must have occurred to fire a template's features."""
-    count: int = getattr(template, "min_count", 0)
-    return count
+    return int(getattr(template, "min_count", 0))
 
 
 def of_classes(template: RuleTemplate) -> bool:
@@ -100,18 +99,12 @@ def of_classes(template: RuleTemplate) -> bool:
 
 
 def checked_names(template: RuleTemplate, names: list[str]) -> list[str]:
-    """Return what a template answers, if files of features and weights can hold it.
-
-    Raises InputError: it is no list, or one of its entries is no string that begins with the
-    template's name and a colon, or has white space or ``=`` in it, which end names in files.
-    """
-    if isinstance(names, list | tuple):
-        start = f"{template.name}:"
-        for name in names:
-            if not (isinstance(name, str) and name.startswith(start) and _NAME.fullmatch(name)):
-                break
-        else:
-            return list(names)
+    """Return what a template answers; raise InputError where files of weights cannot hold it."""
+    start = f"{template.name}:"
+    if isinstance(names, list | tuple) and all(
+        isinstance(name, str) and name.startswith(start) and _NAME.fullmatch(name) for name in names
+    ):
+        return list(names)
     raise InputError(
         f"features.templates: {type(template).__name__} answers {names!r} for a rule, and must "
         f"give a list of names that begin with {template.name!r} and a colon and have no white "
@@ -130,11 +123,10 @@ def is_gap(symbol: str) -> bool:
 
 
 def template_of(name: str) -> str:
-    """Return the template that a sparse feature belongs to.
+    """Return the template of a sparse feature: what stands before the first colon, if it is a name.
 
-    That is what stands before the first colon, where it looks like a name; or else before the first
-    underscore, as in Moses's names, whose words may have colons (``WT_:~that``); ``other`` where
-    there is neither.
+    Or else before the first underscore, as in Moses's names, whose words may have colons
+    (``WT_:~that``); ``other`` where there is neither.
     """
     template, found, _ = name.partition(":")
     if found and template.isidentifier() and not template.endswith("_"):
@@ -158,10 +150,9 @@ def templates_of(names: Sequence[str]) -> list[str]:
 
 
 def numbered_templates(features: Vocabulary, ids: Int64) -> tuple[list[str], Int64]:
-    """Return the templates of sparse features, and the number of each feature's (int64).
+    """Return the `templates_of` sparse features, and the number of each feature's (int64).
 
-    They are those of `templates_of`. No string is made of each name, but of each different
-    beginning up to the first colon or underscore.
+    No string is made of each name, but of each different beginning up to a colon or underscore.
     """
     heads = Vocabulary()
     head: Int64 = np.empty(ids.size, np.int64)
@@ -173,7 +164,11 @@ def numbered_templates(features: Vocabulary, ids: Int64) -> tuple[list[str], Int
         stop = np.where(colon <= end, colon, np.minimum(underscore, end))
         head[piece] = heads.intern_spans(letters, begin[:-1], stop)
     # What stands before the colon is no template: the underscore behind it counts.
-    odd = [h for h, name in enumerate(heads.names(range(len(heads)))) if _is_odd(name)]
+    odd = [
+        h
+        for h, name in enumerate(heads.names(range(len(heads))))
+        if name.endswith(":") and "_" not in name and not name[:-1].isidentifier()
+    ]
     whole = np.flatnonzero(np.isin(head, odd))
     head[whole] = heads.intern(features.names(ids[whole]))
     used, place = np.unique(head, return_inverse=True)
@@ -187,10 +182,6 @@ def _behind(letters: UInt8, sign: int, begin: Int64) -> Int64:
     """Return the place behind the first sign at or after each begin; beyond all where none is."""
     places = np.append(np.flatnonzero(letters == sign), letters.size)
     return places[np.searchsorted(places, begin[:-1])] + 1
-
-
-def _is_odd(head: str) -> bool:
-    return head.endswith(":") and "_" not in head and not head[:-1].isidentifier()
 
 
 class _Named:

@@ -170,11 +170,7 @@ def _apart(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _of_words(begin: Int64, tokens: Int32, often: Float64) -> Float64:
-    """Return the features of words, float64 [n, 4].
-
-    begin (int64 [n + 1]), tokens (int32 [t]): of the hypotheses.
-    often (float64 [t]): of each token, the number of lists that its word is in.
-    """
+    """Return the features of words, float64 [n, 4]; `often`: how many lists have each token."""
     length = np.diff(begin)
     owner = np.repeat(np.arange(length.size), length)
     repeats = np.zeros(tokens.size, np.bool_)
@@ -190,10 +186,8 @@ def added_by(
 ) -> Callable[[KBestLists], KBestLists] | None:
     """Return what gives lists the features of texts that a weights file needs, if it needs some.
 
-    weighted: the features that have a weight there.
-
-    Raises InputError: see `TextFeatures.read`. What is returned does, too, where weights are of
-    such features and the file does not say how they are computed.
+    weighted: the features that have a weight there. Where some are of such features and the file
+        does not say how they are computed, what is returned raises InputError.
     """
     found = TextFeatures.read(path)
     if found is not None:

@@ -28,7 +28,7 @@ OWN_SCORE: Final = (
 
 
 class _Table(NamedTuple):
-    """A file of columns: `rows` are its fields, from line `first` of the file on."""
+    """The fields of a file of columns, from line `first` on."""
 
     path: Path
     names: list[str]
@@ -83,12 +83,8 @@ def _has(lists: KBestLists, name: str) -> bool:
 
 
 def _with_values(stored: StoredLists, names: list[str], values: Float64) -> StoredLists:
-    """Return lists with more dense features: float64 [hypotheses, names]."""
-    return replace(
-        stored,
-        lists=with_dense(stored.lists, names, values),
-        dense_names=[*stored.dense_names, *names],
-    )
+    lists = with_dense(stored.lists, names, values)
+    return replace(stored, lists=lists, dense_names=[*stored.dense_names, *names])
 
 
 def with_dense(lists: KBestLists, names: Sequence[str], values: Float64) -> KBestLists:
@@ -102,7 +98,7 @@ def with_dense(lists: KBestLists, names: Sequence[str], values: Float64) -> KBes
 def scaled(stored: StoredLists, scale: Mapping[str, float], path: AnyPath) -> StoredLists:
     """Return lists with the values of some features times a number, which may be a sign.
 
-    Raises InputError: there is no such feature; `path` is the file that it names.
+    Raises InputError: there is no such feature in `path`.
     """
     features = stored.lists.features
     assert features is not None
@@ -136,7 +132,7 @@ def _number(field: str) -> float | None:
 
 
 def _values(stored: StoredLists, table: _Table, name: str, missing: float | None) -> Float64:
-    """Return the value of each hypothesis in the column of a file."""
+    """Return the value of each hypothesis in a column."""
     if table.names and name not in table.names:
         raise InputError(
             f"has no column {name!r}{did_you_mean(name, table.names)}", path=table.path, line=1

@@ -369,11 +369,8 @@ class ListAssembler:
         self._dense = self.features.intern(names)
 
     def add(self, piece: Piece, sizes: Sizes, line: Int64) -> None:
-        """Add a piece.
+        """Add a piece, of which so much is used; raise InputError for a fault not to be skipped.
 
-        Raises InputError: there is a fault, and it is not to be skipped.
-
-        sizes: how much of `piece` is used: words, values, names, long numbers.
         line (int64 [lines]): their numbers in the file, from 1.
         """
         n_words, n_values, n_names, _ = sizes
@@ -442,12 +439,10 @@ class ListAssembler:
         return [name for name in self.features.names(np.flatnonzero(used)) if ":" not in name]
 
     def lists(self, dense: Sequence[str] = (), *, fixed: bool = False) -> KBestLists:
-        """Return all that was added, without the zeros.
+        """Return all that was added, without zeros; raise InputError where that is none.
 
         Every line must have the features called `dense`, but for those that no line has. `fixed`:
         no other name may be without a colon.
-
-        Raises InputError: a line lacks a dense feature, or nothing is left.
         """
         column = np.full(len(self.features), -1, np.int64)
         if fixed:
@@ -556,15 +551,14 @@ class ListAssembler:
         The number of the sentence stays.
         """
         data = self._text[start:].tobytes()
-        if _is_utf8(data):
-            return []
-        lines = data.split(b"\n")[:-1]
-        broken = [slot for slot, line in enumerate(lines) if not _is_utf8(line)]
-        begins = np.cumsum([start] + [len(line) + 1 for line in lines])
-        for slot in broken:
-            first, bar, _ = lines[slot].partition(b"|||")
-            begin = begins[slot] + (len(first) + len(bar) if bar else 0)
-            self._text[begin : begins[slot + 1] - 1] = ord(" ")
+        broken: list[int] = []
+        for slot, line in enumerate([] if _is_utf8(data) else data.split(b"\n")[:-1]):
+            if not _is_utf8(line):
+                number, bar, _ = line.partition(b"|||")
+                begin = start + (len(number) + len(bar) if bar else 0)
+                self._text[begin : start + len(line)] = ord(" ")
+                broken.append(slot)
+            start += len(line) + 1
         return broken
 
     def _read_long(self, piece: Piece, n_long: int) -> None:
@@ -655,7 +649,8 @@ def layout_of(data: bytearray, format: Format | None = None) -> Layout:
         bare = next((i for i in places[:-1] if numeric[i] and single[i + 1] and not at), 0)
         if at:
             before = not (at + 1 < len(fields) and single[at + 1]) and single[at - 1] and at > 2
-            form = default if format else _form_of(fields[at])
+            labels = any(token.endswith(("=", ":")) for token in fields[at])
+            form = kernels.MOSES if labels and not format else default
             found[Layout(form, 0, _roles(at, at - 1 if before else at + 1), named)] += 1
         elif bare and format != "cdec":
             roles = _roles(bare, bare + 1)
@@ -675,14 +670,8 @@ def _roles(features: int, total: int) -> tuple[int, ...]:
 
 def _has_names(field: Sequence[str]) -> bool:
     """Return whether a field has names of features; Marian's scores of words are none."""
-    return any("=" in token or token.endswith(":") for token in field) and (
-        field[0] != "WordScores="
-    )
-
-
-def _form_of(field: Sequence[str]) -> int:
-    labels = any(token.endswith(("=", ":")) for token in field)
-    return kernels.MOSES if labels else kernels.CDEC
+    named = any("=" in token or token.endswith(":") for token in field)
+    return named and field[0] != "WordScores="
 
 
 def _is_utf8(letters: bytes) -> bool:

@@ -94,10 +94,7 @@ class Hypotheses:
     def texts(
         self, count: int | None = None, line: Callable[[list[str]], str] = " ".join
     ) -> list[str]:
-        """Return the words of the first `count` hypotheses, by default of all, each in one `line`.
-
-        Each word is looked up once. Without words, they are what hypotheses are known by.
-        """
+        """Return what `text` does of the first hypotheses, by default all, in lines of words."""
         count = len(self.rows) if count is None else count
         if self.words is None:
             return [self.text(h) for h in range(count)]
@@ -208,11 +205,7 @@ class KBestLists(Hypotheses):
 
     @classmethod
     def of(cls, kbests: Sequence[KBest]) -> KBestLists:
-        """Return lists of single sentences together.
-
-        Raises ValueError: of what the hypotheses have, some lists lack something, or the
-        vocabularies differ.
-        """
+        """Return lists of single sentences together; raise ValueError where they do not fit."""
         return cls(
             index=np.array([kbest.index for kbest in kbests], np.int64),
             begin=offsets([len(kbest) for kbest in kbests]),
@@ -221,7 +214,7 @@ class KBestLists(Hypotheses):
 
     @classmethod
     def joined(cls, parts: Sequence[KBestLists]) -> KBestLists:
-        """Return the lists of all parts, in their order; raises ValueError as `of` does."""
+        """Return the lists of all parts, in their order; raise ValueError where they do not fit."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -232,10 +225,7 @@ class KBestLists(Hypotheses):
 
     @classmethod
     def gathered(cls, parts: Iterable[KBestLists]) -> KBestLists:
-        """Return the lists of parts that are made one after the other, as `joined` does.
-
-        Their rows do not lie in memory beside those of the result; see `Rows.gathered`.
-        """
+        """Return `joined` lists of parts that are made one by one; see `Rows.gathered`."""
         rest: list[KBestLists] = []
         none = Rows.of_dicts([], Vocabulary())
 
@@ -458,10 +448,7 @@ class KBestLists(Hypotheses):
         return np.arange(self.n_hypotheses) - np.repeat(self.begin[:-1], np.diff(self.begin))
 
     def check(self) -> None:
-        """Raise ValueError unless the lists are as this class describes them.
-
-        Numbers must be finite, and no two lists of one sentence.
-        """
+        """Raise ValueError unless the lists are as described, with finite numbers."""
         if self.begin.size != self.index.size + 1 or not are_offsets(self.begin, len(self.rows)):
             raise ValueError(
                 f"`begin` must ascend from 0 to {len(self.rows)}, the number of hypotheses, and "
@@ -495,10 +482,9 @@ class KBestLists(Hypotheses):
         return replace(lists, index=index, begin=begin)
 
     def with_empty(self, numbers: Sequence[int]) -> KBestLists:
-        """Return the lists, and for each of these sentences one of an empty hypothesis.
+        """Return the lists, and one for each of these sentences, which have none yet.
 
-        Such a hypothesis has no words and no features, and 0 in the place of numbers. No sentence
-        may have a list yet.
+        It has one hypothesis, without words and features, and with 0 in the place of numbers.
         """
         n, none = len(numbers), np.zeros(len(numbers) + 1, np.int64)
         columns = self._columns(slice(0)).items()
@@ -527,8 +513,7 @@ class KBestLists(Hypotheses):
     ) -> ListTensors:
         """Return the lists as tensors on a device, which share no memory with them.
 
-        `pairs` (int64 [p, 2]) are numbers of hypotheses to be compared, counted through all lists;
-        see `torchtune_smt.samplers.list_pairs`.
+        `pairs` (int64 [p, 2]): hypotheses to be compared; see `torchtune_smt.samplers.list_pairs`.
         """
         from torchtune_smt.kbest.tensors import ListTensors
 

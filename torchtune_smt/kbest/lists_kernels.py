@@ -30,12 +30,7 @@ def hash_hypotheses(
     bits: NDArray[np.uint32],
     words_only: bool,
 ) -> UInt64:
-    """Return a hash of each hypothesis.
-
-    token_begin, tokens, row_begin, feature: as in `KBestLists`.
-    bits (uint32 [non-zeros]): the values' bits; entries with 0 are passed over.
-    words_only: leave the features out.
-    """
+    """Return a hash of each hypothesis; see `KBestLists.hashes`."""
     hashes = np.empty(token_begin.size - 1, np.uint64)
     for h in range(hashes.size):
         value = np.uint64(0)

@@ -34,14 +34,12 @@ BLEU_PART: Final = Part(kernels.BLEU, 10)
 
 @dataclass(frozen=True)
 class Measure:
-    """What a metric is of a corpus: a sum of parts, each a function of summed statistics.
+    """What a metric is of a corpus: a sum of parts, whose statistics stand behind each other.
 
     Inside, a score is as the parts add up, and larger is better. For people it is `unit` times
     that: 3.47 of a word error rate of 0.0347, whose part has the weight -1, with the unit -100.
 
     name: as the field has it: BLEU, WER.
-    parts: their statistics stand one behind the other.
-    unit: below 0 where people want less.
     digits: shown behind the point.
     """
 

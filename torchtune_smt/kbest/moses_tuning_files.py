@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -51,12 +52,9 @@ def read_tuning_files(
     """Read k-best lists from Moses's features.dat and scores.dat, plain or ``.gz``.
 
     They hold no words: the statistics of BLEU (``m1 l1 m2 l2 m3 l3 m4 l4 r``) stand for them.
+    Others: see `read_lists`. Damaged heads of blocks are errors in any case.
 
     Raises InputError: as for `read_lists`; or the files do not belong together.
-
-    features_path, scores_path: line by line of the same hypotheses.
-    features, dense, missing, on_error, shard: as for `read_lists`. Damaged heads of blocks are
-        errors in any case.
     """
     features_path, scores_path = Path(features_path), Path(scores_path)
     text, blocks = _read_blocks(features_path, "FEATURES")
@@ -91,14 +89,15 @@ def read_tuning_files(
     sentence = np.repeat([b.sentence for b in blocks], [b.size for b in blocks])
     statistics: Int32 = np.empty((line.size, 10), np.int32)
     lost: Bool = np.zeros(line.size, np.bool_)
-    scores = ListAssembler(scores_path, _values(_STATISTICS), on_error=on_error)
+    of_numbers = partial(Layout, kernels.VALUES, roles=(kernels.FEATURES,))
+    scores = ListAssembler(scores_path, of_numbers(_STATISTICS), on_error=on_error)
     for piece, _, lines in scores.parsed([score_text]):
         piece.sentence[:] = sentence[lines]
         statistics[lines] = _statistics(piece)
         lost[lines] = piece.fault != kernels.FINE
         scores.check(piece, score_line[lines])
     assembler = ListAssembler(
-        features_path, _values(len(names)), None, features, None, on_error, missing
+        features_path, of_numbers(len(names)), None, features, None, on_error, missing
     )
     assembler.set_dense(names)
     for piece, sizes, lines in assembler.parsed([text]):
@@ -118,11 +117,6 @@ def read_tuning_files(
     names = names if dense is None else list(dense)
     stored = StoredLists(lists, names, True, assembler.n_sentences, assembler.skipped)
     return stored if shard else merged([stored], [features_path], strict=on_error == "error")
-
-
-def _values(width: int) -> Layout:
-    """Return the layout of so many numbers a line."""
-    return Layout(kernels.VALUES, width, (kernels.FEATURES,))
 
 
 def _read_blocks(path: Path, kind: str) -> tuple[bytearray, list[_Block]]:

@@ -15,14 +15,11 @@ def sorted_by(begin: Int64, features: Float64, score: Float64) -> tuple[Float64,
     Only differences within a list count: what is added to a whole list, a normaliser or the score
     of the source, has no effect on its order.
 
-    begin (int64 [S + 1]): hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``; no list is
-        empty.
-    features (float64 [d, n])
-    score (float64 [n])
+    begin (int64 [S + 1]): where each list begins; none is empty.
+    features (float64 [d, n]), score (float64 [n])
 
     Returns weights (float64 [d]): the smallest ones, where several are as near.
-    Returns share: of the variance of the scores within the lists, what they explain: 1 for all of
-        it.
+    Returns share: what they explain of the variance of the scores within the lists, at most 1.
     """
     table = np.vstack([features, score])
     lengths = np.diff(begin)
@@ -41,9 +38,6 @@ def scale_of(begin: Int64, score: Float64, share: float) -> float:
 
     That is the mean over lists of several hypotheses, each in parts of the logarithm of their
     number. It falls with the scale. 0 where all scores of each list are equal.
-
-    begin (int64 [S + 1]), score (float64 [n]): as `sorted_by` has them.
-    share: in (0, 1).
     """
     length = np.diff(begin)
     below = score - np.repeat(np.maximum.reduceat(score, begin[:-1]), length)

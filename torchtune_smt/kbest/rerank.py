@@ -24,13 +24,7 @@ from torchtune_smt.kbest.tools import FORMS
 
 
 def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBestLists:
-    """Return lists best first, with their new scores; equal ones stay in their order.
-
-    Raises ValueError: `k` is below 1, or a list is empty.
-
-    weights: only those of features in the lists are read.
-    k: hypotheses of a list that are kept at most; by default all.
-    """
+    """Return lists best first under weights, with their new scores; see `best_first`."""
     ids: Int64 = np.unique(lists.rows.feature).astype(np.int64)
     known: Float64 = np.zeros(int(ids[-1]) + 1 if ids.size else 0)
     known[ids] = weights.read(lists.features, ids)
@@ -75,12 +69,7 @@ class Block(NamedTuple):
 
 
 def blocks(path: Path, form: str | None, **options: Any) -> Iterator[Block]:
-    """Yield the lists of a file: some at a time where it can be read so, and else all.
-
-    Raises InputError: as `read_lists`.
-
-    options: those of `read_lists`.
-    """
+    """Yield what `read_lists` returns with such options: some lists at a time where that can be."""
     name = form or detected(path)
     if name not in BARS:
         yield Block(read_lists(path, name, texts=True, **options), name)
@@ -102,12 +91,9 @@ def blocks(path: Path, form: str | None, **options: Any) -> Iterator[Block]:
 
 
 def best_lines(block: Block, lists: KBestLists, first: int = 0) -> Iterator[str]:
-    """Yield the first hypothesis of each sentence, a line; empty for one without a list.
+    """Yield the first hypothesis of each sentence from `first` on; empty for one without a list.
 
-    Behind the name of the sentence, where it has one, as in Kaldi's files.
-
-    lists: those of the block, best first; ``index`` ascends.
-    first: the number of the first sentence of the block.
+    It stands behind the name of the sentence, where that has one, as in Kaldi's files.
     """
     best = dict(zip(lists.index.tolist(), lists.entries()[lists.begin[:-1]].tolist(), strict=True))
     for number in range(first, block.stored.n_sentences):
@@ -164,9 +150,7 @@ class Reranker:
         self._weights = FrozenWeights(Vocabulary(), np.empty(0))
 
     def blocks(self, path: Path, form: str, **options: Any) -> Iterator[tuple[Block, KBestLists]]:
-        """Yield lists as they were read, and in their new order.
-
-        options: as for `blocks`.
+        """Yield lists as they were read, and in their new order; `options` are those of `blocks`.
 
         Raises InputError: the file is bad, or has no feature with a weight.
         """

@@ -46,10 +46,7 @@ class Segment:
 
     @classmethod
     def of(cls, lists: KBestLists, hashes: UInt64, n_dense: int) -> Segment:
-        """Return lists with gains, each of another sentence, in no order.
-
-        hashes (uint64 [n])
-        """
+        """Return lists with gains, each of another sentence, in no order; hashes are uint64 [n]."""
         rows = lists.rows
         dense = rows.dense(n_dense)
         sparse = rows.where((rows.feature >= n_dense) & (rows.value != 0))
@@ -134,7 +131,7 @@ class Segment:
         )
 
     def hashes(self, sentence: int) -> UInt64:
-        """Return the hashes of the hypotheses of a sentence."""
+        """Return the hashes of a sentence's hypotheses."""
         s = int(np.searchsorted(self.sentence, sentence))
         if s == self.sentence.size or self.sentence[s] != sentence:
             return np.empty(0, np.uint64)
@@ -149,20 +146,12 @@ class Segment:
         return matrix
 
     def save(self, path: Path, number: int) -> str:
-        """Write everything to a file, whole or not at all; return its checksum.
-
-        Raises InputError: the file cannot be written.
-
-        number: of the iteration.
-        """
+        """Write what iteration `number` brought, whole or not at all; return the checksum."""
         return ARCHIVE.write(path, {"iteration": number}, self._arrays())
 
     @classmethod
     def open(cls, path: Path, number: int) -> tuple[Segment, str]:
-        """Return a saved segment, mapped into memory rather than read, and its checksum.
-
-        Raises InputError: the file is missing, damaged, or of another iteration.
-        """
+        """Return a saved segment, mapped into memory rather than read, and its checksum."""
         stored = ARCHIVE.read(path)
         if stored.content != {"iteration": number}:
             raise InputError(f"is not of iteration {number}; {ARCHIVE.cure}", path=path)

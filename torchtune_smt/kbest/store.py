@@ -164,8 +164,7 @@ class ListStore:
     def end_iteration(self) -> int:
         """End the iteration under way; return the number of its new hypotheses.
 
-        Raises ValueError: some lists have statistics and some have none; InputError: the folder
-        cannot be written to.
+        Raises ValueError: some lists have statistics and some have none.
         """
         segment = Segment.joined(
             self._open or [Segment.of(_NONE, np.empty(0, np.uint64), self.n_dense)]
@@ -187,21 +186,15 @@ class ListStore:
         return len(segment)
 
     def features(self) -> Int64:
-        """Return the ids (int64, ascending) of the sparse features in all ended iterations.
-
-        However long the lists are, this takes a byte for each id up to the largest, and what it
-        returns.
-        """
+        """Return the ids (int64, ascending) of the sparse features in all ended iterations."""
+        # However long the lists are, this takes a byte for each id up to the largest.
         found = np.zeros(self._largest() + 1, np.bool_)
         for segment in self._segments:
             mark(found, segment.feature)
         return np.flatnonzero(found)
 
     def truncate(self, iterations: int) -> None:
-        """Forget all but the first iterations, and what has not ended yet.
-
-        Raises ValueError: there are fewer.
-        """
+        """Forget all but the first iterations, and what has not ended; they must be there."""
         if not 0 <= iterations <= self.n_iterations:
             raise ValueError(f"there are {self.n_iterations} iterations, not {iterations}")
         del self._segments[iterations:], self._checksums[iterations:]

@@ -49,9 +49,7 @@ class StoredLists:
     def summary(self) -> str:
         """Return a line for the log: how much there is, and what was left out, and why."""
         text = f"{self.lists.n_hypotheses:,} hypotheses of {len(self.lists):,} sentences"
-        if self.skipped:
-            text += f"; {listed(self.skipped)}"
-        return text
+        return f"{text}; {listed(self.skipped)}" if self.skipped else text
 
     def check_features(self, path: str | os.PathLike[str]) -> None:
         """Raise InputError if lists have no features; `path` is the file that it names."""
@@ -63,10 +61,7 @@ class StoredLists:
             )
 
     def with_features(self, chosen: Bool, features: Vocabulary) -> StoredLists:
-        """Return the lists with some of their features (bool, one a feature) alone.
-
-        features: takes their names.
-        """
+        """Return the lists with some features (bool [D]) alone, whose names `features` takes."""
         old = self.lists.features
         assert old is not None
         new_id: Int32 = np.full(chosen.size, -1, np.int32)
@@ -79,17 +74,12 @@ class StoredLists:
         )
 
     def without_copies(self) -> StoredLists:
-        """Return the lists without entries that repeat an earlier one of the list exactly.
-
-        Words, all features and statistics must be the same; the first one stays. Copies are
-        counted in `skipped`.
-        """
+        """Return `KBestLists.without_copies` of the lists; copies are counted in `skipped`."""
         lists = self.lists.without_copies()
-        copies = Counter(
-            {"copies of earlier entries": self.lists.n_hypotheses - lists.n_hypotheses}
-        )
+        copies = self.lists.n_hypotheses - lists.n_hypotheses
         # Nothing is left of a count of 0.
-        return replace(self, lists=lists, skipped=self.skipped + copies)
+        skipped = self.skipped + Counter({"copies of earlier entries": copies})
+        return replace(self, lists=lists, skipped=skipped)
 
 
 def names_in(known: Vocabulary, names: Sequence[str]) -> list[str]:
@@ -155,14 +145,12 @@ def merged(
             s = int(behind[0])
             at = np.searchsorted(lists.index, s)
             number = lists.index[at]
-            of = [
-                path for part, path in zip(parts, paths, strict=True) if number in part.lists.index
-            ]
+            both = zip(parts, paths, strict=True)
             raise InputError(
                 f"this list is of sentence {number}, and sentence {s} has none; sentences "
                 "are numbered from 0 without gaps (tuning and rerank leave sentences without a "
                 "list out with on_error=skip)",
-                path=of[0],
+                path=next(path for part, path in both if number in part.lists.index),
                 line=int(lists.entries()[lists.begin[at]]) if by_line else None,
             )
         skipped["sentences without a list"] += missing

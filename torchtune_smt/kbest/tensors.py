@@ -69,7 +69,7 @@ class ListTensors:
         return self.index.numel()
 
     def to(self, device: torch.device | str, **options: Any) -> ListTensors:
-        """Return the lists on a device; for options such as `non_blocking`, see `Tensor.to`."""
+        """Return the lists on a device; options are those of `Tensor.to`."""
         return self._each(lambda tensor: tensor.to(device, **options))
 
     def pin_memory(self) -> ListTensors:

@@ -60,7 +60,7 @@ class Entry(NamedTuple):
 
 
 def _no_entry(id: str | int, path: Path, line: int | None, error: str = "", **more: Any) -> Entry:
-    """Return what says that a sentence is there, or what is wrong with one, or a hypothesis."""
+    """Return what says that a sentence is there, or that something is wrong."""
     return Entry(id, None, {}, None, path, line, error, **more)
 
 
@@ -322,10 +322,7 @@ _Row = tuple[str, list[Line | None], tuple[Path, int, str] | None]
 def _keyed(
     lines: Iterable[tuple[int, str, str]],
 ) -> tuple[dict[str, Line], dict[str, tuple[int, str]]]:
-    """Return lines ``key value`` by their keys, and where something is wrong with a key, and what.
-
-    lines: each with its number, and what is wrong with it.
-    """
+    """Return lines ``key value`` by their keys, and keys with which something is wrong."""
     table: dict[str, Line] = {}
     wrong: dict[str, tuple[int, str]] = {}
     for line, text, error in lines:
@@ -339,9 +336,7 @@ def _keyed(
 
 
 def keyed_lines(path: Path, lines: Iterable[str] | None = None) -> dict[str, Line]:
-    """Return the lines ``key value`` of a file by their keys.
-
-    Raises InputError: a key is there twice.
+    """Return the lines ``key value`` of a file by their keys; raise InputError for one twice.
 
     lines: of the file, where it was read already.
     """
@@ -353,10 +348,7 @@ def keyed_lines(path: Path, lines: Iterable[str] | None = None) -> dict[str, Lin
 
 
 def _side_by_side(files: Sequence[Path]) -> Iterator[_Row]:
-    """Yield each key of files with lines ``key value``, its value in each, and what is wrong.
-
-    That is the file, the line, and what is said of it.
-    """
+    """Yield each key of files with lines ``key value``, its values, and where what is wrong."""
     tables: list[dict[str, Line]] = []
     wrong: dict[str, tuple[Path, int, str]] = {}
     for path in files:
@@ -377,7 +369,7 @@ def _values(
 ) -> Iterator[tuple[str, dict[str, Any], Path, int, str]]:
     """Yield the key of each row, its values by the names of files, and where what is wrong.
 
-    made: makes a value of a key, the name of a file, and a text; ValueError says what is wrong.
+    made: makes a value of a key, the name of a file, and a text, or raises ValueError.
     """
     for key, found, wrong in rows:
         values: dict[str, Any] = {}
