@@ -22,8 +22,8 @@ from torchtune_smt.grammar import (
     write_alignments,
 )
 from torchtune_smt.grammar.alignment import ALIGNERS, align
-from torchtune_smt.grammar.base import build_trie
 from torchtune_smt.grammar.file_grammar import Side
+from torchtune_smt.grammar.matching_kernels import build_trie
 
 SOURCES = [s.split() for s in ("das haus", "ein kleines haus", "das kleine buch", "ein ß")]
 TARGETS = [s.split() for s in ("the house", "a small house", "the small book", "a ß")]
@@ -210,14 +210,14 @@ def test_matching_rules(rules, sentence, max_span):
 @given(st.lists(st.lists(st.integers(-2, 3), max_size=5), max_size=20))
 def test_trie(sequences):
     begin, symbols = joined(sequences)
-    trie, node = build_trie(np.diff(begin).astype(np.int32), symbols)
+    symbol, child_begin, node = build_trie(np.diff(begin).astype(np.int32), symbols)
     prefixes = {tuple(s[:k]) for s in [[], *sequences] for k in range(len(s) + 1)}
     prefixes = sorted(prefixes, key=lambda p: (len(p), p))
     assert [prefixes[n] for n in node] == [tuple(s) for s in sequences]
     for n, prefix in enumerate(prefixes):
-        children = range(trie.child_begin[n], trie.child_begin[n + 1])
+        children = range(child_begin[n], child_begin[n + 1])
         expected = [p for p in prefixes if len(p) == len(prefix) + 1 and p[:-1] == prefix]
-        assert [(*prefix, int(trie.symbol[c])) for c in children] == expected
+        assert [(*prefix, int(symbol[c])) for c in children] == expected
 
 
 def test_a_long_sentence_has_room():

@@ -33,30 +33,23 @@ class Trie(NamedTuple):
     child_begin: Int32
 
 
-def build_trie(length: Int32, symbols: Int32) -> tuple[Trie, Int32]:
-    """Return the trie of some sequences, and for each the node where it ends.
-
-    `symbols` are those of one sequence behind the other. Equal sequences share their node; nodes
-    order sequences by length, then symbol by symbol.
-    """
-    symbol, child_begin, node = kernels.build_trie(length, symbols)
-    return Trie(symbol, child_begin), node
-
-
 def ordered_trie(length: Int32, symbols: Int32) -> tuple[Trie, Int32, Int32, Int64]:
     """Order sequences by the nodes of their trie where they end; equal ones are one.
+
+    `symbols` are those of one sequence behind the other; nodes order them by length, then symbol by
+    symbol.
 
     Returned are the trie; for each of its nodes the number in this order of the sequence that ends
     there, or -1; the number of each sequence; and which sequence has a number, one of equal ones.
     """
-    trie, node = build_trie(length, symbols)
-    ends = np.zeros(trie.symbol.size, np.bool_)
+    symbol, child_begin, node = kernels.build_trie(length, symbols)
+    ends = np.zeros(symbol.size, np.bool_)
     ends[node] = True
     node_number = np.where(ends, np.cumsum(ends, dtype=np.int32) - 1, -1).astype(np.int32)
     number = node_number[node]
     which = np.empty(np.count_nonzero(ends), np.int64)
     which[number] = np.arange(number.size)
-    return trie, node_number, number, which
+    return Trie(symbol, child_begin), node_number, number, which
 
 
 RULE_COUNT = "LogRuleCount"

@@ -50,6 +50,27 @@ class Shape(NamedTuple):
 
 
 @kernel
+def _reach(words: int, others: int, links: Int32, side: int) -> tuple[Int32, Int32]:
+    """Return the first and the last word that each of a side is linked to; none: others, -1."""
+    low, high = np.full(words, others, np.int32), np.full(words, -1, np.int32)
+    for k in range(links.shape[0]):
+        own, other = links[k, side], links[k, 1 - side]
+        low[own], high[own] = min(low[own], other), max(high[own], other)
+    return low, high
+
+
+@kernel
+def _links_before(n: int, links: Int32) -> Int32:
+    """Return how many links the source words before each have (int32 [n + 1])."""
+    before = np.zeros(n + 1, np.int32)
+    for k in range(links.shape[0]):
+        before[links[k, 0] + 1] += 1
+    for s in range(n):
+        before[s + 1] += before[s]
+    return before
+
+
+@kernel
 def find_phrases(
     n: int, m: int, links: Int32, max_length: int, unaligned_edges: bool
 ) -> tuple[Int32, Int32]:
@@ -59,26 +80,15 @@ def find_phrases(
     them and no link from inside one to outside the other; without `unaligned_edges`, the words at
     all its four edges are aligned.
 
-    n, m: words of the source and of the target sentence.
-    links (int32 [links, 2]): (source, target) positions.
-
     Returns phrases (int32 [phrases, 6]): source begin and end, target begin and end, number of
         links, and whether the words at all four edges are aligned (1, or 0); by source begin,
         source end.
     Returns index (int32 [n, max_length + 1, 2]): the phrases on source span [s, s + k) are
         ``phrases[index[s, k, 0]:index[s, k, 1]]``.
     """
-    source_low, source_high = np.full(m, n, np.int32), np.full(m, -1, np.int32)
-    target_low, target_high = np.full(n, m, np.int32), np.full(n, -1, np.int32)
-    links_before = np.zeros(n + 1, np.int32)
-    for i in range(links.shape[0]):
-        s, t = links[i, 0], links[i, 1]
-        source_low[t], source_high[t] = min(source_low[t], s), max(source_high[t], s)
-        target_low[s], target_high[s] = min(target_low[s], t), max(target_high[s], t)
-        links_before[s + 1] += 1
-    for s in range(n):
-        links_before[s + 1] += links_before[s]
-
+    source_low, source_high = _reach(m, n, links, 1)
+    target_low, target_high = _reach(n, m, links, 0)
+    links_before = _links_before(n, links)
     index = np.zeros((n, max_length + 1, 2), np.int32)
     phrases = np.empty((256, 6), np.int32)
     count = 0
@@ -133,9 +143,8 @@ def find_rules(
     outside of the gaps, two gaps do not touch on the source side, and the source side has at most
     `max_symbols` symbols.
 
-    Returns count
-    Returns rules (int32 [at least count, 2]): the phrases in the gaps, in the order of the source
-        side, -1 for none. `rules` as given, or a longer array in its place.
+    Returns their number, and rules (int32 [at least so many, 2], as given or a longer array): the
+    phrases in the gaps, in the order of the source side, -1 for none.
     """
     max_symbols, tight_gaps = shape.max_symbols, shape.tight_gaps
     s, e = phrases[p, 0], phrases[p, 1]
@@ -190,10 +199,7 @@ def find_rules(
 def _write_side(
     words: Int32, begin: int, end: int, gaps: Int32, labels: Int32, out: Int32, at: int
 ) -> int:
-    """Write ``words[begin:end]`` with spans replaced by labels to `out`; return the place after.
-
-    `gaps` int32 [2, 2]: (begin, end) of two spans in any order, begin -1 where there is none.
-    """
+    """Write ``words[begin:end]``, labels in the place of spans; return the place after."""
     i = begin
     while i < end:
         if gaps[0, 0] == i:
@@ -360,14 +366,11 @@ def most_frequent(pair: Int64, owners: int) -> Int64:
 def add_counts(
     group: Int32, weight: Int64, approximate: Float64, low: Int64, count: Float64
 ) -> None:
-    """Add weights up by group.
+    """Add counts up by group: exactly in units of ``1 / UNIT`` modulo 2^64, and rounded.
 
-    group (int32 [n])
-    weight (int64 [n]): counts in units of ``1 / UNIT``, modulo 2^64.
     approximate (float64 [n], or empty): the counts themselves, where they may exceed 2^15; empty:
         they are ``weight / UNIT``.
-    low (int64 [groups], out): the sums, in units of ``1 / UNIT`` modulo 2^64: exact.
-    count (float64 [groups], out): the sums, rounded.
+    low, count: where the sums are added to.
     """
     for i in range(group.size):
         low[group[i]] += weight[i]
@@ -428,15 +431,10 @@ def _orientation(
     s_across: int,
     step: int,
 ) -> int:
-    """Return the orientation of a phrase towards its neighbour on the target side.
+    """Return the orientation of a phrase towards its neighbour, target word `t`.
 
-    linked (bool [n, m])
-    along, across (bool [n, m]): corners of the units next to which a phrase is monotone, or
-        swapped.
-    t: the neighbouring target word.
-    s_along, s_across: the source words beside the phrase where a monotone, or swapped, neighbour
-        begins.
-    step: the way from the phrase to `s_along` and on, 1 or -1.
+    along, across (bool [n, m]): corners of the units that it is monotone, or swapped, next to;
+        these begin at source words `s_along`, a `step` from the phrase, and `s_across`.
     """
     monotone, swap = _is_linked(linked, s_along, t), _is_linked(linked, s_across, t)
     blocks = unit != WORDS
@@ -465,12 +463,8 @@ def _mark_blocks(links: Int32, corner: NDArray[np.bool_]) -> None:
     There are n^2 m^2 of them where few words are linked, so they are not written down.
     """
     _, n, m = corner.shape
-    source_low, source_high = np.full(m, n, np.int32), np.full(m, -1, np.int32)
-    target_low, target_high = np.full(n, m, np.int32), np.full(n, -1, np.int32)
-    for k in range(links.shape[0]):
-        s, t = links[k, 0], links[k, 1]
-        source_low[t], source_high[t] = min(source_low[t], s), max(source_high[t], s)
-        target_low[s], target_high[s] = min(target_low[s], t), max(target_high[s], t)
+    source_low, source_high = _reach(m, n, links, 1)
+    target_low, target_high = _reach(n, m, links, 0)
     for s in range(n):
         low, high = m, -1
         for e in range(s, n):
@@ -567,11 +561,7 @@ def find_orientations(
 
 @inner
 def _find_places(begin: int, end: int, gap: Int32, column: int, place: Int32) -> None:
-    """Write where each word of a span stands on a rule's side, -1 for those in its gaps.
-
-    `gap` int32 [2, 4]: (begin, end) of two spans in any order from `column` on, -1 where there is
-    none.
-    """
+    """Write where each word of a span stands on a rule's side, -1 for those in its gaps."""
     i, at = begin, 0
     while i < end:
         behind = i
@@ -604,12 +594,7 @@ def find_links(bitext: Aligned, first: int, last: int, shape: Shape) -> tuple[In
         m = target_begin[i + 1] - target_begin[i]
         own = links[link_begin[i] : link_begin[i + 1]]
         place, target_place = np.empty(n, np.int32), np.empty(m, np.int32)
-        # Links of the words from s on begin at of_word[s].
-        of_word = np.zeros(n + 1, np.int64)
-        for k in range(own.shape[0]):
-            of_word[own[k, 0] + 1] += 1
-        for s in range(n):
-            of_word[s + 1] += of_word[s]
+        of_word = _links_before(n, own)
         phrases, index = find_phrases(n, m, own, shape.max_length, shape.unaligned_edges)
         for p in range(phrases.shape[0]):
             found, rules = find_rules(p, phrases, index, shape, rules)

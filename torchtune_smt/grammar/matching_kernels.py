@@ -43,7 +43,7 @@ class SentenceGrammar(NamedTuple):
 def build_trie(length: Int32, symbols: Int32) -> tuple[Int32, Int32, Int32]:
     """Return the symbols of a trie's nodes, their `child_begin`, and where each sequence ends.
 
-    See `torchtune_smt.grammar.base.build_trie`.
+    Equal sequences share their node; see `torchtune_smt.grammar.base.Trie`.
     """
     node = np.zeros(length.size, np.int32)
     node_symbol, children = np.zeros(1024, np.int32), np.zeros(1024, np.int32)

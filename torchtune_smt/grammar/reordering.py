@@ -12,8 +12,13 @@ ORIENTATIONS = {
 }
 """Orientations of each kind of model, in the order of a table's columns."""
 
-_DIRECTIONS = ["bidirectional", "backward", "forward", "unidirectional"]
-_EXAMPLE = "wbe-msd-bidirectional-fe-allff or hier-msd-bidirectional-fe"
+_PARTS = {
+    "unit": ["wbe", "phrase", "hier"],
+    "kind": list(ORIENTATIONS),
+    "direction": ["bidirectional", "backward", "forward", "unidirectional"],
+    "side": ["fe", "f"],
+    "features": ["allff"],
+}
 
 
 @dataclass(frozen=True)
@@ -70,31 +75,21 @@ class ReorderingType:
                 f"the reordering type {name} adds up the scores of a direction (collapseff), which "
                 "is not supported; write allff, and give each score a weight"
             )
-        parts: dict[str, str] = {}
-        for word in words:
-            for part, choices in {
-                "unit": ["wbe", "phrase", "hier"],
-                "kind": list(ORIENTATIONS),
-                "direction": _DIRECTIONS,
-                "side": ["fe", "f"],
-                "features": ["allff"],
-            }.items():
-                if word in choices and part not in parts:
-                    parts[part] = word
-                    break
-            else:
-                raise ValueError(f"{name} is no type of a reordering model, such as {_EXAMPLE}")
-        for part in ("kind", "direction", "side"):
-            if part not in parts:
-                raise ValueError(f"the reordering type {name} has no {part}, as has {_EXAMPLE}")
-        direction = parts["direction"]
+        parts = {part: [w for w in words if w in own] for part, own in _PARTS.items()}
+        unit, kind, direction, side, _ = parts.values()
+        once = all(len(own) == 1 for own in (kind, direction, side))
+        if not once or sum(map(len, parts.values())) < len(words) or len(unit) > 1:
+            raise ValueError(
+                f"{name} is no type of a reordering model, with a kind, direction and side,"
+                " such as wbe-msd-bidirectional-fe-allff or hier-msd-bidirectional-fe"
+            )
         return cls(
             name,
-            parts["kind"],
-            parts.get("unit", "wbe"),
-            direction != "forward",
-            direction in ("bidirectional", "forward"),
-            parts["side"] == "fe",
+            kind[0],
+            unit[0] if unit else "wbe",
+            direction[0] != "forward",
+            direction[0] in ("bidirectional", "forward"),
+            side[0] == "fe",
         )
 
 
