@@ -108,6 +108,10 @@ LONG = "words, and at most"
 NO_FOLDER = "choose a folder that you may write to"
 OWN = "the grammar has a feature"
 RULE = "[X] ||| c ||| z ||| EgivenF=-1"
+OUTPUT = "output is a file that is read: choose another"
+TEMPLATE = "features.templates=[{_target_:torchtune_smt.features."
+LISTS_OF_CLASSES = "must be a list of classes, as in [{_target_:my_module.MyClass}]"
+SETTINGS = "settings/loss/mine.yaml"
 # A command, with what is changed of its files, and what it says.
 CASES: list[tuple[list[str], Changes, str]] = [
     # Text
@@ -126,26 +130,15 @@ CASES: list[tuple[list[str], Changes, str]] = [
     (TRANSLATE, {"dev.de": "a b " * 30_000}, f"dev.de:1: has 60000 {LONG} 1000 are decoded; split"),
     ([*TUNE, "data.dev=[dev.de]"], {}, "data.dev names 1 files; give the source and at least one"),
     (
-        [*TUNE, "data.folders=[here,there]", "data.dev=dev"],
+        ["train", "data=multi30k", "data.folders=[here,there]"],
         {},
-        "the data of own is in none of here, there: say where it is with data.folders=[FOLDER]",
-    ),
-    (
-        ["train", "data=multi30k", "data.folders=[here]"],
-        {},
-        "the data of multi30k is in none of here: fetch it with torchtune-smt get-data multi30k",
+        "the data of multi30k is in none of here, there: fetch it with torchtune-smt get-data mult",
     ),
     ([*TUNE, "data.dev=dev"], {}, "data.dev=dev is the name of a set, and data.folders names no"),
     ([*TRAIN, "data.train=null"], {}, "data.train is null, and it is needed; name its files"),
     ([*TRANSLATE, "input=."], {}, ".: is a folder, and a file was"),
     (EVALUATE, {"system": "x\n"}, "system: has 1 lines, and there are references of 3 sentences"),
-    (
-        ["evaluate", "systems=system", "references=[dev.en,test.en]"],
-        {"test.en": "x\n"},
-        "test.en: has 1 lines, and there are references of 3 sentences; every file needs one line",
-    ),
     # Models, weights and alignments
-    (TUNE, {"grammar": f"{GRAMMAR}{RULE} PassThrough=1\n"}, f"grammar:4: {OWN} PassThrough, and"),
     (
         [*TUNE, "features=sparse"],
         {"grammar": f"{GRAMMAR}{RULE} rule_shape:T~T=5\n"},
@@ -157,96 +150,77 @@ CASES: list[tuple[list[str], Changes, str]] = [
     ([*TRAIN, "model.discount_fallback=null"], {}, "the discounts of 1-grams cannot be estimated"),
     ([*TRAIN, "tuner.tune_on=train", "model.folds=0"], {}, "lm=folds needs cross-fitted language"),
     ([*TUNE, "tuner.tune_on=train"], {}, "needs a grammar that can leave a sentence out again"),
-    # Folders
+    # Folders, and files that are read
     *(([*TUNE, f"hydra.run.dir={name}/run"], {}, NO_FOLDER) for name in ("/proc", "system")),
     ([*TRANSLATE, "output=system/out"], {}, NO_FOLDER),
     ([*TRAIN, "model.folder=system/model"], {}, NO_FOLDER),
     ([*TRAIN, "model.folder=."], {}, "exists and holds no model; choose another folder"),
+    ([*EVALUATE, "output=./dev.en"], {}, f"dev.en: {OUTPUT}"),
+    ([*EVALUATE, "output=a", "html=a"], {}, "a: html is what output names, too: choose another"),
+    ([*TRANSLATE[:-1], "output=dev.de"], {}, f"dev.de: {OUTPUT}"),
+    (["rerank", "input=a", "weights=weights", "output=weights"], {}, f"weights: {OUTPUT}"),
+    (["analyse", "overlap", "weights", "system", "output=a.png", "plot=a.png"], {}, "plot is what"),
+    # Options
+    (
+        ["train", "n_best=3"],
+        {},
+        "there is no option n_best of this command, though another",
+    ),
+    (["train", "model.ini=a"], {}, "there is no option model.ini with the model that is chosen he"),
+    (["train", "nonsense"], {}, "missing EQUAL"),
+    (["train", "init=file"], {}, "init.file is missing; give it with init.file=VALUE"),
+    (["train", "model.discount_fallback=[1]"], {}, "model: discount_fallback must be 3 numbers"),
+    (
+        ["train", "loss=null"],
+        {},
+        "Config group override must be a string or a list. Got NoneType",
+    ),
+    (["train", "experiment=null"], {}, "experiment=null names no choice; leave it out, or see --h"),
+    (
+        ["train", "~loss"],
+        {},
+        "~loss: loss cannot be taken away; give it another value, as in",
+    ),
+    (["train", "~tuner.result"], {}, "~tuner.result: tuner.result cannot be taken away"),
+    (["train", "callbacks=[1]"], {}, f"callbacks {LISTS_OF_CLASSES}"),
+    (["train", "hydra.run.dir="], {}, "hydra.run.dir= names no folder; name one, or leave it out"),
+    (
+        ["train", f"{TEMPLATE}RuleId,min_count:a}}]"],
+        {},
+        "features.templates[0].min_count must be a whole number, not 'a'",
+    ),
+    (["train", f"{TEMPLATE}RuleId,least:1}}]"], {}, "got an unexpected keyword argument 'least'"),
+    (["translate", "weights=w"], {}, "input is missing; give it with input=VALUE"),
+    (["translate", "weights=w", "input=a", "beam=3"], {}, "there is no option beam"),
+    (["translate", "weights=w", "input=a", "capitalize=true"], {}, "change nothing without deto"),
+    (["evaluate", "systems=[]"], {}, "systems is an empty list of files; name one file at least"),
+    (["evaluate", "systems={a:[]}"], {}, "systems.a is an empty list of files; name one file"),
+    (["evaluate", "systems={}"], {}, "systems={} names no system; name one at least"),
+    (["evaluate", "systems=3"], {}, "systems must be a file, a list of files, or names with files"),
+    (["evaluate", "systems=[[a,b],c]"], {}, "systems has ['a', 'b'] in the place of a file; runs"),
+    (["evaluate", "systems={a:{b:c}}"], {}, "systems.a must be a file or a list of files, not"),
+    (["evaluate", "systems=a", "metrics=[comet]"], {}, "metrics has 'comet'; choose of bleu, chrf"),
+    (["build_model", "data=nonsense"], {}, "there is no data=nonsense; choose of example"),
+    # Configuration files of one's own
+    *(
+        (["train", "loss=mine", "--config-dir=settings"], {SETTINGS: text}, "loss names no class")
+        for text in ("reduction: sum\n", "", "- a\n")
+    ),
 ]
 
 
-@pytest.mark.parametrize(("command", "changes", "said"), CASES, ids=[said for *_, said in CASES])
-def test_bad_files(tmp_path: Path, command: list[str], changes: Changes, said: str) -> None:
-    write(tmp_path, changes)
-    check(tmp_path, command, said)
-
-
-OPTIONS = {
-    "n_best=3": "there is no option n_best of this command, though another one has it",
-    "model.ini=a": "there is no option model.ini with the model that is chosen here",
-    "nonsense": "missing EQUAL",
-    "init=file": "init.file is missing; give it with init.file=VALUE",
-    "model.discount_fallback=[1]": "model: discount_fallback must be 3 numbers",
-    "loss=null": "error: Config group override must be a string or a list. Got NoneType: loss=null",
-    "experiment=null": "experiment=null names no choice; leave it out, or see --help",
-    "~loss": "~loss: loss cannot be taken away; give it another value, as in loss=VALUE",
-    "~tuner.result": "~tuner.result: tuner.result cannot be taken away",
-    "callbacks=[1]": "callbacks must be a list of classes, as in [{_target_:my_module.MyClass}]",
-    "hydra.run.dir=": "hydra.run.dir= names no folder; name one, or leave it out",
-    "features.templates=[3]": "features.templates must be a list of classes, as in [{_target_:my_",
-    "features.templates=[{_target_:torchtune_smt.features.RuleId,min_count:a}]": (
-        "features.templates[0].min_count must be a whole number, not 'a'"
-    ),
-    "features.templates=[{_target_:torchtune_smt.features.LexReordering,behind:2}]": (
-        "features.templates[0].behind must be true or false, not 2"
-    ),
-    "features.templates=[{_target_:torchtune_smt.features.RuleId,least:1}]": (
-        "features.templates: RuleId.__init__() got an unexpected keyword argument 'least'"
-    ),
-}
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_bad_options(tmp_path: Path, option: str) -> None:
-    check(tmp_path, ["train", option], OPTIONS[option])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["translate", "weights=w"], "input is missing; give it with input=VALUE"),
-        (["translate", "weights=w", "input=a", "beam=3"], "there is no option beam"),
-        (["translate", "weights=w", "input=a", "detokenize=x"], "detokenize must be true or false"),
-        (["translate", "weights=w", "input=a", "capitalize=true"], "change nothing without deto"),
-        (["evaluate", "systems=a", "split=devtest"], "split must be train or dev or test"),
-        (["evaluate", "systems=[]"], "systems is an empty list of files; name one file at least"),
-        (["evaluate", "systems={a:[]}"], "systems.a is an empty list of files; name one file"),
-        (["evaluate", "systems={}"], "systems={} names no system; name one at least"),
-        (["evaluate", "systems=3"], "systems must be a file, a list of files, or names with files"),
-        (["evaluate", "systems=[[a,b],c]"], "systems has ['a', 'b'] in the place of a file; runs"),
-        (["evaluate", "systems={a:[b,null]}"], "systems.a has None in the place of a file"),
-        (["evaluate", "systems={a:{b:c}}"], "systems.a must be a file or a list of files, not"),
-        (["evaluate", "systems=a"], "a: no such file; check the path"),
-        (["evaluate", "systems=a", "metrics=[comet]"], "metrics has 'comet'; choose of bleu, chrf"),
-        (["build_model", "data=nonsense"], "there is no data=nonsense; choose of example"),
-        (["build_model", "model.counts=some"], "model.counts must be shared or occurrences"),
-    ],
-)
-def test_bad_options_of_other_commands(
-    tmp_path: Path, arguments: list[str], part: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("command", "changes", "said"), CASES)
+def test_refusals(
+    tmp_path: Path,
+    command: list[str],
+    changes: Changes,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Hydra prints traces then.
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    check(tmp_path, arguments, part)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([*EVALUATE, "output=system"], "system: output is a file that is read: choose another"),
-        ([*EVALUATE, "output=./dev.en"], "dev.en: output is a file that is read"),
-        ([*EVALUATE, "output=a", "html=a"], "a: html is what output names, too: choose another"),
-        ([*TRANSLATE[:-1], "output=dev.de"], "dev.de: output is a file that is read"),
-        (["rerank", "input=system", "weights=weights", "output=system"], "output is a file that"),
-        (["rerank", "input=a", "weights=weights", "output=weights"], "weights: output is a file"),
-        (["analyse", "overlap", "weights", "system", "output=a.png", "plot=a.png"], "plot is what"),
-    ],
-)
-def test_files_that_would_be_written_over(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
-    write(tmp_path, {})
-    check(tmp_path, arguments, message)
+    write(tmp_path, changes)
+    check(tmp_path, command, said)
 
 
 def test_a_pipe_may_be_written_to_twice(tmp_path: Path) -> None:
@@ -254,13 +228,6 @@ def test_a_pipe_may_be_written_to_twice(tmp_path: Path) -> None:
     link = tmp_path / "null"
     link.symlink_to(os.devnull)
     run_command(*EVALUATE, "output=/dev/null", "html=null", folder=tmp_path).check()
-
-
-@pytest.mark.parametrize("text", ["reduction: sum\n", "", "- a\n"])
-def test_configuration_files_of_ones_own(tmp_path: Path, text: str) -> None:
-    write(tmp_path, {"settings/loss/mine.yaml": text})
-    said = "loss names no class: the file that is chosen with loss=NAME needs"
-    check(tmp_path, ["train", "loss=mine", "--config-dir=settings"], said)
 
 
 LISTS = ["decoder=kbest_files", "data=example", "decoder.dev=damaged"]
@@ -273,10 +240,8 @@ LISTS = ["decoder=kbest_files", "data=example", "decoder.dev=damaged"]
         (["data=example", "decoder.max_words=9999999999"], "decoder.max_words must be"),
         (["decoder=kbest_files", "decoder.dev=missing", "threads=1"], "threads=1 would change"),
         (["decoder=kbest_files", "decoder.dev=missing", "init=file", "init.file=none"], "none: no"),
-        (["data=example", "tuner=pro", "tuner.sparse=scale"], "tuner.sparse=scale"),
         ([*LISTS, "init=zero", "tuner=pro", "tuner.sparse=scale"], "tuner.sparse=scale"),
         ([*LISTS, "data.dev=[none.de,none.en]"], "none.de: no such file"),
-        ([*LISTS, "decoder.test=none"], "none: no such file"),
         ([*LISTS, "decoder.test_scores=none"], "decoder.test_scores needs decoder.test"),
         ([*LISTS, "tuner.tune_on=train", "decoder.train=bad"], "bad: no such file"),
     ],

@@ -55,9 +55,6 @@ def test_weights_do_not_depend_on_test(tuner: str, place: Path) -> None:
     assert all(f"d = {d:,}" in out for d in found)
 
 
-# What is counted
-
-
 def test_charts_of_the_sentences_tuned_on(place: Path) -> None:
     """Other sets make no difference, others to tune on do."""
     other = f"data.dev=[{EXAMPLE}/test.de,{EXAMPLE}/test.en.0]"
@@ -92,9 +89,7 @@ def test_features_in_lists(place: Path) -> None:
 
 def test_features_with_a_weight_count(place: Path, tmp_path: Path) -> None:
     start = tmp_path / "start.txt"
-    dense = ["EgivenF", "FgivenE", "LexEgivenF", "LexFgivenE", "LanguageModel", "WordPenalty"]
-    lines = [f"{name} 0.1\n" for name in [*dense, "rule_id:qq~qq", "rule_id:rr~rr"]]
-    start.write_text("".join(lines))
+    start.write_text("EgivenF 0.1\nLanguageModel 0.1\nrule_id:qq~qq 0.1\nrule_id:rr~rr 0.1\n")
     options = [*OSCAR, "features=rule_id", "tuner.epochs=1"]
     given = ["init=file", f"init.file={start}"]
     for name, more in {"no_start": [], "a_start": given}.items():
@@ -102,6 +97,8 @@ def test_features_with_a_weight_count(place: Path, tmp_path: Path) -> None:
     assert dimensions(place / "a_start")[0] == dimensions(place / "no_start")[0] + 2
     small = run(place, "small", *options, *given, "regularizer.dimension=1")
     small.refused("number of regularised features that have a weight already, 2: their")
+    unknown = run(place, "bad", *OSCAR, "regularizer.dimension=lists")
+    unknown.refused("lists are not known beforehand")
 
 
 @pytest.mark.parametrize("tuner", ["online", "grouping"])
@@ -134,11 +131,6 @@ def test_stored_lists(tuner: str, tmp_path: Path) -> None:
     charts = [*options, "regularizer.dimension=charts", "hydra.run.dir=charts"]
     said = "regularizer.dimension=charts: stored k-best lists come without charts"
     run_command("train", *charts, folder=tmp_path).refused(said)
-
-
-def test_lists_are_not_known_beforehand(place: Path) -> None:
-    outcome = run(place, "bad", *OSCAR, "regularizer.dimension=lists")
-    outcome.refused("lists are not known beforehand")
 
 
 def test_count() -> None:

@@ -66,19 +66,12 @@ def expected_table(bitext, unit, kind, max_length):
     """All features of all phrases, by the definition."""
     counts = defaultdict(lambda: np.zeros((2, 4)))
     for source, target, links in zip(*bitext, strict=True):
-        for (s, e, t, u), *classes in orientations(
-            unit, len(source), len(target), links, max_length
-        ):
+        found = orientations(unit, len(source), len(target), links, max_length)
+        for (s, e, t, u), *classes in found:
             for direction, c in enumerate(classes):
                 counts[tuple(source[s:e]), tuple(target[t:u])][direction, c] += 1
-    scores = brute_force(
-        *bitext,
-        share=False,
-        max_length=max_length,
-        max_symbols=max_length,
-        max_gaps=0,
-        unaligned_edges=True,
-    )
+    options = {"max_symbols": max_length, "max_gaps": 0, "unaligned_edges": True}
+    scores = brute_force(*bitext, share=False, max_length=max_length, **options)
     assert set(scores) == set(counts)
     table = {}
     for pair, (count, (e_f, f_e, lex_e_f, lex_f_e, _)) in scores.items():

@@ -174,7 +174,7 @@ def test_a_file_that_is_far_too_long_takes_no_memory(tmp_path, monkeypatch):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # The blocks and lines that are read at a time; a list of all lines would take 8 MB.
+    # A list of all lines would take 8 MB.
     assert peak < 5e6
 
 
