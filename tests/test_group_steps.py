@@ -11,7 +11,6 @@ from minimizer_reference import rows_of
 from optim_reference import oscar_prox
 
 from torchtune_smt.core.errors import DivergenceError, InputError
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.grouping.base import Problem
@@ -177,18 +176,6 @@ def test_it_does_not_matter_where_shards_are_computed():
     assert np.array_equal(found[0].blocks, found[1].blocks)
     assert found[0].numbers == found[1].numbers
     assert found[0].text == "150 steps on 4 shards, twice,"
-
-
-def test_in_noise_it_finds_nothing():
-    """Where a step of OSCAR after each pair leaves those of the last ones."""
-    draw = np.random.default_rng(0)
-    feature = np.array([draw.choice(5000, 5, replace=False) for _ in range(20_000)], np.int32)
-    begin, value = np.arange(0, feature.size + 1, 5), draw.choice([-1.0, 1.0], feature.size)
-    pairs = Problem(Rows(begin, feature.ravel(), value).sorted(), np.zeros(5000), 0, SEED)
-    found = MixedLearning(Oscar(1e-10, 3e-8, 10**6)).learn(pairs)
-    assert (found.blocks == -1).all()
-    weak = MixedLearning(Oscar(1e-10, 3e-11, 10**6)).learn(pairs)
-    assert (weak.blocks >= 0).any()
 
 
 def test_it_goes_towards_the_minimum():

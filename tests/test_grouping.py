@@ -290,24 +290,20 @@ def test_reports_count_what_was_done():
     assert rounds.tuner.dev.tuner.collector.lists.n_iterations == 0
     progress, told = run_of(rounds)
     assert progress.best.score >= score.tuned
-    assert (progress.best.round == 0) == (progress.best.score == score.tuned)
-    parts, steps = told.reports["part"], told.reports["step"]
-    learned = [report.numbers for report in parts]
-    assert [report.round for report in parts] == [1, 2, 3]
+    steps = told.reports["step"]
+    learned = [report.numbers for report in told.reports["part"]]
     learning = [done for what, done, *_ in told.work if what == "learning groups"]
     assert (
         learning == [n["oscar/steps"] for n in learned] == [3 * n["oscar/pairs"] for n in learned]
     )
     hypotheses = [numbers["lists/hypotheses"] for numbers in learned]
     assert hypotheses == np.cumsum([numbers["lists/new"] for numbers in learned]).tolist()
-    assert rounds.tuner.train.lists.n_hypotheses == hypotheses[-1]
     # Steps of the log never go back.
     times = [time for kind, time in told.sentences if kind != "round"]
     assert times == sorted(set(times))
     assert progress.sentences == 3 * 6 + 5 * len(steps) == told.sentences[-1][1]
     for report in told.reports["round"]:
-        fits = sum(step.round == report.round for step in steps)
-        assert f" {fits} fits " in report.text
+        assert f" {sum(step.round == report.round for step in steps)} fits " in report.text
 
 
 # Odd input

@@ -27,7 +27,7 @@ from torchtune_smt.metrics import BleuPlusOne, ExternalScores
 from torchtune_smt.metrics.base import bind_metric
 from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.runs.task import bind
-from torchtune_smt.tuners.sentences import evaluate_by
+from torchtune_smt.tuners.sentences import evaluate
 from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
 DEV = """\
@@ -289,10 +289,10 @@ def test_lists_with_references(tmp_path):
     assert decoder.sentences("test", lambda: None) is None
     assert messages == ["k-best lists of dev: 4 hypotheses of 2 sentences"]
     weights = Weights(decoder.dense_names)
-    score, lines, _ = evaluate_by(None, decoder, weights, sentences)
+    score, lines = evaluate(decoder, weights, sentences)
     assert (score.score, lines) == (0.0, ["a b", "e"])
     weights.set(["W_y"], [1.0])
-    assert evaluate_by(None, decoder, weights, sentences)[1] == ["c d", "für uns"]
+    assert evaluate(decoder, weights, sentences)[1] == ["c d", "für uns"]
 
 
 def test_scores_are_found_by_the_number_in_the_lists(tmp_path):
@@ -362,12 +362,12 @@ def test_lists_with_statistics(tmp_path):
     assert said[0].endswith("2 hypotheses of 1 sentences; 1 copies of earlier entries")
     sentences = decoder.sentences("dev", lambda: None)
     weights = Weights(decoder.dense_names)
-    score, lines, _ = evaluate_by(None, decoder, weights, sentences)
+    score, lines = evaluate(decoder, weights, sentences)
     # BP * (7/9 * 4/8 * 2/7 * 1/6)^(1/4), BP = exp(1 - 10/9)
     assert score.score == pytest.approx(100 * np.exp(-1 / 9) * (1 / 54) ** 0.25)
     assert lines == ["0"]
     weights.set(["LM0_0"], [1.0])
-    assert evaluate_by(None, decoder, weights, sentences)[1] == ["1"]
+    assert evaluate(decoder, weights, sentences)[1] == ["1"]
     (kbest,) = decoder.decode(sentences.sources, weights)
     gains = bind_metric(BleuPlusOne(), sentences.references, decoder.words).gains(kbest)
     expected = np.array([[8, 5, 3, 1, 9, 8, 7, 6, 9, 10], [7, 4, 2, 1, 9, 8, 7, 6, 9, 10]])

@@ -99,11 +99,9 @@ def test_pairs_of_all_kinds():
     whole, twice = learn(x, fraction=0.2), learn(np.vstack([x, x]), fraction=0.2)
     assert np.array_equal(whole.blocks, twice.blocks)
     assert "a smaller regularizer.fraction" in whole.why_none
-    contradictory = learn(np.vstack([x, -x]), fraction=0.2)
-    assert contradictory.why_none == "lambda_max is 0, and no smaller lambdas leave any"
-    assert learn(np.vstack([x, -x])).why_none == contradictory.why_none
-    assert (contradictory.blocks < 0).all()
-    assert "lambda_max is 0" in contradictory.remarks[0]
+    for options in ({"fraction": 0.2}, {}):
+        none = learn(np.vstack([x, -x]), **options).why_none
+        assert none == "lambda_max is 0, and no smaller lambdas leave any"
     dense = x * (np.arange(15) < 3)
     assert "no sparse feature differs in any pair" in learn(dense, fraction=0.2).remarks[0]
     assert (learn(dense).blocks < 0).all()
@@ -115,17 +113,6 @@ def reversed_too():
     return np.vstack([x, -x])
 
 
-def told_but_for_one():
-    """Pairs that a dense feature tells, and one without a difference."""
-    draw = np.random.default_rng(0)
-    x = np.zeros((61, 13))
-    x[:60] = draw.normal(size=(60, 13)) * (
-        draw.random((60, 13)) < np.append(np.ones(3), [0.3] * 10)
-    )
-    x[:60, 0] = np.abs(x[:60, 0]) + 0.1
-    return x
-
-
 def said_twice():
     """Sparse features that say what dense ones do."""
     x = np.random.default_rng(0).normal(size=(80, 6))
@@ -134,16 +121,12 @@ def said_twice():
 
 
 @pytest.mark.parametrize("loss", MINIMIZER_LOSSES.good)
-@pytest.mark.parametrize("make", [reversed_too, told_but_for_one, said_twice])
+@pytest.mark.parametrize("make", [reversed_too, said_twice])
 def test_where_rounding_is_all_that_is_left_to_sparse_features_no_part_of_it_groups_any(make, loss):
     x, loss = make(), minimizer_loss(loss, 5e-4)
     found = learn(x, 3, loss=loss, fraction=0.1)
     assert (found.blocks < 0).all() and "lambda_max is 0" in found.remarks[0]
     assert "dense features tell all" in found.remarks[0]
-    if make is reversed_too:
-        # Pulls of the same pairs that do not cancel group some; without dense features, too.
-        assert (learn(np.vstack([x[:50]] * 2), 3, loss=loss, fraction=0.1).blocks >= 0).any()
-        assert (learn(x, 0, loss=loss, fraction=0.1).blocks < 0).all()
 
 
 def test_a_time_limit_says_which_gap_is_left():

@@ -46,7 +46,7 @@ _WHERE: Final = {
     "gradient": "tuners.gradient",
     "Learner": "tuners.learner",
     "tune": "tuners.solver",
-    "Auto": "tuners.auto",
+    "Auto": "tuners.mert",
     "KBestMira": "tuners.mira",
     "Mert": "tuners.mert",
     "Pro": "tuners.pro",

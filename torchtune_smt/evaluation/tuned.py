@@ -48,8 +48,8 @@ from torchtune_smt.metrics.lists import measured
 from torchtune_smt.metrics.mix import CorpusBleu
 from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.runs.outputs import check_text
-from torchtune_smt.tuners.auto import Auto
 from torchtune_smt.tuners.lines import EQUAL, Curve, candidates_of
+from torchtune_smt.tuners.mert import Auto
 from torchtune_smt.tuners.solver import Solver, checked_solution
 
 # Reported beside what is tuned, and never tuned on.

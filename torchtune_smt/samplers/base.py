@@ -184,9 +184,8 @@ class ProSampler(Checked):
     more, and of these the `pairs` with the largest difference (of equal ones those drawn
     first), in descending order of difference.
 
-    candidates: Γ.
-    threshold: α, in units of the gain.
-    pairs: Ξ: 50 in Hopkins and May, 15 in Green et al. (2013).
+    candidates, threshold, pairs: Γ; α, in units of the gain; Ξ: 50 in Hopkins and May, 15 in Green
+        et al. (2013).
     distinct: draw different unordered pairs. Otherwise they are drawn with replacement, as
         published, which on short lists keeps copies of one pair.
     """

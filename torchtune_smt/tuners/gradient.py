@@ -80,9 +80,8 @@ def gradient(
     seed: the pairs of a list are drawn with ``(*seed, its index)``.
     device: where scores and loss are computed.
 
-    Raises ValueError: a list has no gains, or one of them is not finite. InputError: what a loss or
-    sampler of a user's class gives is not what it must be. DivergenceError: a value of the loss is
-    not finite.
+    Raises InputError: what a loss or sampler of a user's class gives is not what it must be.
+    DivergenceError: a value of the loss is not finite.
     """
     if is_listwise(loss):
         return _list_gradient(lists, snapshot, loss, device)

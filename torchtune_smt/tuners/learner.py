@@ -27,8 +27,7 @@ from torchtune_smt.tuners.gradient import Gradient, gradient, pair_gradient, sam
 def take(weights: Weights, lists: KBestLists) -> KBestLists:
     """Return k-best lists in the ids of some weights.
 
-    All names that the lists' vocabulary has by now are added, in its order, so ids do not depend on
-    which features the lists have.
+    All names of the lists' vocabulary are added, so ids do not depend on which features lists have.
     """
     if lists.features is None or lists.features is weights.features:
         return lists
@@ -65,14 +64,11 @@ class Learner:
         return take(self.weights, lists)
 
     def apply(self, gradient: Gradient, *, max_age: int | None = None) -> None:
-        """Take a step along a gradient; none if it is of no pairs or lists.
-
-        Features that are new are added.
+        """Take a step along a gradient, and add new features; none if it is of no pairs or lists.
 
         max_age: how many steps ago the weights may have been read; any by default.
 
-        Raises ValueError: the gradient is older. DivergenceError: it is not finite; the weights are
-        as they were.
+        Raises DivergenceError: it is not finite; the weights are as they were.
         """
         age = self.weights.version - gradient.version
         if max_age is not None and age > max_age:
@@ -137,7 +133,7 @@ class Learner:
         """Take the step of a pairwise loss on some pairs; with reduction "each", one a pair.
 
         rows: the differences H(better) - H(worse), in the ids of the weights.
-        chosen (int64 [n]): the rows to be taken, in this order.
+        chosen: those that are taken, in this order.
 
         Returns float: mean loss, each before its step; 0 without any.
         """

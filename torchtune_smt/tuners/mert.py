@@ -1,4 +1,4 @@
-"""Minimum error rate training (MERT)."""
+"""Minimum error rate training (MERT), and the solver that fits the number of features."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.lists_kernels import best
 from torchtune_smt.kbest.measure import BLEU
+from torchtune_smt.tuners import lines
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.lines import Candidates, candidates_of
+from torchtune_smt.tuners.mira import KBestMira
 from torchtune_smt.tuners.solver import Solution, check_start, statistics_of
 
 GAIN = 1e-6  # a round that gains less (of BLEU in 0..1) is the last one
@@ -50,10 +52,9 @@ class Mert(Checked):
     its weight is left alone. The score does not depend on the scale of the others: they keep the l1
     norm that they had at the start (1 if they were all 0).
 
-    restarts: 20 in Green et al. (2013).
-    random_directions: in each round; 20 in Green et al. (2013).
+    restarts, random_directions: 20, in each round, in Green et al. (2013).
     spread: how far restarts move: the size of the noise in proportion to that of the weights.
-    max_features: more features are refused: each round costs a line search along each.
+    max_features: more are refused: each round costs a line search along each.
     """
 
     takes_measure: ClassVar[bool] = True
@@ -72,11 +73,9 @@ class Mert(Checked):
 
         It is never worse than the start's, unless that has no weight that makes a difference. The
         report has `bleu` on the lists (0..1) and that of the start, `start_bleu`, or `score` and
-        `start_score` of another measure (larger is better), and the numbers of `restarts` and
-        `line_searches`. `seed` decides directions and restarts.
+        `start_score` of another measure (larger is better).
 
-        Raises InputError: the lists have no statistics, more than `max_features` features, or
-        values that are not finite.
+        Raises InputError: the lists have no statistics, or more than `max_features` features.
         """
         active, rows = lists.rows.numbered()
         if active.size > self.max_features:
@@ -188,3 +187,40 @@ def _unit(vector: Float64) -> Float64:
 def _score(lists: KBestLists, weights: Float64) -> float:
     chosen = lists.best(weights)
     return float(kernels.chosen_score(statistics_of(lists), chosen, lists.measure.code))
+
+
+@dataclass(frozen=True)
+class Auto(Checked):
+    """Search along lines for a few features, MERT for tens, expected errors for thousands.
+
+    few: up to so many, `torchtune_smt.tuners.lines.search` finds the weights.
+    tens: up to so many, `Mert`, with its defaults; above, `ExpectedErrors`, or, where the start's
+        weights are 0, and say nothing of what is probable, `KBestMira`.
+    """
+
+    takes_measure: ClassVar[bool] = True
+
+    accepts = accepting(few=integer(0), tens=integer(0))
+
+    few: int = 4
+    tens: int = 50
+
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
+        """See `Solver.solve`."""
+        active, rows = lists.rows.numbered()
+        if active.size > self.tens:
+            # It brings torch, which a few weights do without.
+            from torchtune_smt.tuners.expected import ExpectedErrors
+
+            many = ExpectedErrors() if start.any() else KBestMira()
+            return many.solve(lists, start, seed)
+        if active.size > self.few or active.size == 0:
+            return Mert(max_features=self.tens).solve(lists, start, seed)
+        check_start(lists, start)
+        active, candidates = candidates_of(lists, (active, rows))
+        begin = start[active]
+        starts = [begin] if begin.any() else [np.ones(active.size)]
+        weights = start.copy()
+        weights[active] = lines.search(candidates, starts, seed)
+        score, before = (candidates.at(one) for one in (weights[active], begin))
+        return Solution(weights, {"score": score, "start_score": before})

@@ -64,9 +64,6 @@ class KBestMira(Checked):
         The report has, of the pass that was chosen, its number (`pass`, from 1), corpus `bleu` on
         the lists (0..1; `score` of another measure, larger is better), the lists with a loss
         (`violations`), and their mean `loss`; and `start_bleu` or `start_score` of the start.
-        `seed` decides the order in which the lists are seen.
-
-        Raises InputError: the lists have no statistics.
         """
         statistics = statistics_of(lists)
         check_start(lists, start)

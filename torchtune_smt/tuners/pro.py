@@ -86,8 +86,7 @@ class Pro(Checked):
         The report has the number of ``pairs``, their mean ``loss`` log(1 + exp(-w·x)), the
         ``steps`` of the search, and the largest ``derivative`` at its end.
 
-        Raises InputError: there are no pairs. DivergenceError: feature values are too large, or not
-        finite.
+        Raises InputError: there are no pairs. DivergenceError: see `Scaling`.
         """
         check_pairs(len(pairs))
         chosen, rows = pairs.numbered()

@@ -39,6 +39,13 @@ class Evaluated(NamedTuple):
     tuned: float | None = None
 
 
+def evaluate(
+    decoder: Decoder, snapshot: Snapshot, sentences: Sentences
+) -> tuple[CorpusScore, list[str]]:
+    """Return corpus BLEU of the best hypotheses, and these, one a line; see `evaluate_by`."""
+    return evaluate_by(None, decoder, snapshot, sentences)[:2]
+
+
 def evaluate_by(
     judge: Judge | None, decoder: Decoder, snapshot: Snapshot, sentences: Sentences
 ) -> Evaluated:

@@ -84,7 +84,7 @@ class Stochastic(Checked):
         The report has the mean ``loss`` in the last pass, and the number of ``pairs`` or ``lists``.
 
         Raises InputError: there are no pairs, or no lists with two hypotheses. DivergenceError:
-        numbers are not finite any more. ValueError: the optimizer keeps no average that is wanted.
+        numbers are not finite any more.
         """
         loss = self.loss
         if not is_listwise(loss):
@@ -92,9 +92,7 @@ class Stochastic(Checked):
         sizes = np.diff(lists.begin)
         usable: Int64 = np.flatnonzero(sizes > 1)
         if usable.size == 0:
-            raise InputError(
-                "no list has two hypotheses to choose from; let lists be longer (decoder.k)"
-            )
+            raise InputError("no list has two hypotheses to choose from: raise decoder.k")
         learner = self._begin(start)
 
         def step(chosen: Int64) -> float:

@@ -29,8 +29,8 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.evaluation.tuned import references_of_files, with_references
 from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.metrics import WordErrorRate
-from torchtune_smt.tuners.auto import Auto
 from torchtune_smt.tuners.lines import Candidates, candidates_of
+from torchtune_smt.tuners.mert import Auto
 
 LISTS = Path(__file__).resolve().parents[4] / "shared/data/librispeech-nbest"
 SCALES = np.array(

@@ -129,9 +129,8 @@ class GroupingTuner(Tuner):
         of groups (PRO in the paper): its run on dev, whose score is `BatchTuner.score`, and whose
         result is the best, its start among them.
     sampler: chooses the pairs that groups are learnt from.
-    learning: `GroupLearning`, as published, or another one. Without a dimension of its own, d is
-        the number of sparse features that occur in the lists of the training sentences, or have a
-        weight.
+    learning: without a dimension of its own, d is the number of sparse features that occur in the
+        lists of the training sentences, or have a weight.
     zero_group: features that occur in the lists, and to which OSCAR gave weight 0: in no group, as
         in the paper, or one more group, all together.
     control: what is taken from the groups, to see whether it matters; see `controlled`.
