@@ -39,68 +39,6 @@ def values(parameter):
     return parameter.detach().numpy()
 
 
-def check(optimizer, parameter):
-    """Assert what must hold of a structure at all times."""
-    state = optimizer.state.get(parameter, {})
-    if "structure" not in state:
-        return
-    tree = state["structure"].tree
-    members = {}
-    for j in np.flatnonzero(tree.member[:, t.GROUP] >= 0):
-        members.setdefault(int(tree.member[j, t.GROUP]), set()).add(int(j))
-    root, seen = int(tree.counts[t.ROOT]), []
-    assert tree.link[root, t.PARENT] == -1
-
-    def walk(node, value, rank):
-        """Append the groups below a node; return its head, in its own frame, and first event."""
-        n = int(tree.link[node, t.ENTRIES])
-        assert 0 < n <= t.FANOUT or not members
-        assert (tree.link[node, t.CHILD + n : t.CHILD + t.FANOUT] == -1).all()
-        assert (tree.real[node, t.EVENT + n : t.EVENT + t.FANOUT] == t.NEVER).all()
-        heads = []
-        for i in range(n):
-            child = int(tree.link[node, t.CHILD + i])
-            here = tree.real[node, t.VALUE + i], tree.real[node, t.RANK + i]
-            if tree.link[node, t.LEVEL] == 0:
-                size = int(tree.link[node, t.SIZE + i])
-                seen.append((child, node, size, value + here[0], rank + here[1]))
-                heads.append(here)
-                continue
-            assert tree.link[child, t.LEVEL] == tree.link[node, t.LEVEL] - 1
-            assert tree.link[child, t.PARENT] == node and tree.link[child, t.SLOT] == i
-            head, event = walk(child, value + here[0], rank + here[1])
-            if head is not None:
-                stored = tree.real[node, [t.HEAD_VALUE + i, t.HEAD_RANK + i]]
-                assert stored == pytest.approx(head, abs=1e-12)
-                heads.append((here[0] + head[0], here[1] + head[1]))
-            assert tree.real[node, t.EVENT + i] == event
-        return (heads or [None])[0], tree.real[node, t.EVENT : t.EVENT + t.FANOUT].min()
-
-    walk(root, 0.0, 0.0)
-    assert tree.counts[t.GROUPS] == len(seen) == len(members)
-    assert tree.counts[t.ACTIVE] == sum(map(len, members.values()))
-    above, clock, lambda2 = 0, tree.numbers[t.CLOCK], tree.numbers[t.LAMBDA2]
-    events = []
-    for number, (group, leaf, size, value, rank) in enumerate(seen):
-        assert tree.group[group, t.LEAF] == leaf
-        assert len(members[group]) == size
-        ring = {j := int(tree.group[group, t.FIRST])}
-        while (j := int(tree.member[j, t.NEXT])) not in ring:
-            assert tree.member[tree.member[j, t.PREVIOUS], t.NEXT] == j
-            ring.add(j)
-        assert ring == members[group]
-        assert rank == above + (size + 1) / 2
-        above += size
-        if number + 1 < len(seen):
-            _, _, other, below, _ = seen[number + 1]
-            assert value - below >= (clock - 1e-12) * lambda2 * (size + other) / 2 - 1e-13
-            events.append(2 * (value - below) / (lambda2 * (size + other)) if lambda2 else t.NEVER)
-    if events and lambda2 > 0:
-        first = tree.real[root, t.EVENT : t.EVENT + t.FANOUT].min()
-        assert first == pytest.approx(min(events), rel=1e-6, abs=1e-9)
-        assert first > clock
-
-
 @pytest.mark.parametrize(
     ("active", "lambda1", "lambda2", "lr", "spread"),
     [
@@ -123,9 +61,8 @@ def test_large_structures_equal_eager_ones(active, lambda1, lambda2, lr, spread)
         gradient = generator.normal(size=n).round(2 if number % 2 else 15)
         step(lazy, parameter, ids, gradient, eager)
         if number % 30 == 0:
-            check(lazy, parameter)
-            lazy.catch_up(torch.from_numpy(ids))
-            assert np.allclose(values(parameter)[ids], eager.w[ids], rtol=0, atol=1e-11)
+            lazy.catch_up(torch.arange(start.size))
+            assert np.allclose(values(parameter), eager.w, rtol=0, atol=1e-11)
     group = lazy.groups().numpy()
     assert np.allclose(values(parameter), eager.w, rtol=0, atol=1e-11)
     if lambda2 > 0:  # or nothing but the rounding of steps makes weights equal
@@ -185,7 +122,6 @@ def test_a_resumed_run_goes_on_with_the_same_bits():
                 parameter = torch.nn.Parameter(weights)
                 lazy = build(parameter, regularizer, 0.1, "inv_sqrt", 3)
                 lazy.load_state_dict(state)
-            check(lazy, parameter)
         state = lazy.state_dict()["state"][0]
         group = lazy.groups()
         return parameter, group, np.concatenate(margins), state

@@ -349,9 +349,8 @@ class FOBOS(AveragingOptimizer):
 
 
 class StepSums:
-    """Proximal steps of an elastic net since some moment, and what weights add up to over them.
+    """Proximal steps of an elastic net (λ1, λ2), and what weights add up to over them.
 
-    strengths: (λ1, λ2), not both 0.
     sizes (float64 [n]): the sizes of steps that there are already.
 
     As attributes:

@@ -65,10 +65,7 @@ _KNOWN: ContextVar[bool] = ContextVar("_KNOWN", default=False)
 
 @contextmanager
 def with_updates_put_off() -> Iterator[None]:
-    """Within, a state with updates that are put off is asked for on purpose, and nothing warns.
-
-    Who saves it saves the parameter as it is beside it.
-    """
+    """Within, nothing warns of a state with updates put off: the parameter is saved beside it."""
     before = _KNOWN.set(True)
     try:
         yield
@@ -190,10 +187,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             self._behind[parameter] = _identity(parameter)
 
     def _check_own(self, parameter: Tensor) -> None:
-        """Raise RuntimeError if somebody has changed weights while they were out of date.
-
-        Raises InputError: they are not those that a state was saved with.
-        """
+        """Raise an error if weights were changed while out of date, or since a state was saved."""
         if parameter in self._saved:
             if _sum_of_bits(parameter) != self._saved[parameter]:
                 raise InputError(
@@ -255,8 +249,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
         Raises DivergenceError, ValueError, RuntimeError: a gradient is not finite, or its rows
             cannot be told; weights were out of date when they were read, or were changed while they
-            were so. No step has been taken then; where a sum of squares overflows, parameters
-            before it have taken theirs. Where `wait` says so, some of this is of a step before.
+            were so. No step has been taken then, but by parameters before one whose sum of squares
+            overflows. Where `wait` says so, some of this is of a step before.
         """
         if torch.compiler.is_compiling():
             result: float | None = _outside_of_graphs(self, closure)
@@ -272,8 +266,6 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             for parameter in group["params"]
             if parameter.grad is not None
         ]
-        for group, *_ in work:
-            _check_rate(group)
         stale = False
         for group, parameter, indices, _ in work:
             # After `flush`, weights are what they are, of whomever.
@@ -315,6 +307,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         )
 
     def _gradient(self, group: Group, parameter: Tensor) -> tuple[Tensor, Tensor]:
+        _check_rate(group)
         later = self._later(parameter)
         looked = later is None or not self._looks(group, parameter)
         return row_gradient(parameter, later, looked=looked)
@@ -337,11 +330,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     @torch.no_grad()
     def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
-        """Bring some rows of a parameter (coordinates of a vector) up to date.
-
-        indices: repeated ones do no harm.
-        parameter: may be left out where there is only one.
-        """
+        """Bring rows of a parameter up to date; here and below, of the only one by default."""
         group, parameter = self._find(parameter)
         if parameter not in self.state or parameter not in self._behind:
             return
@@ -365,10 +354,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         the arguments of `forward` and returns an integer tensor), these are the rows that are
         named; of others, all that they have. All is flushed before ``state_dict``, ``train`` and
         ``eval`` of the module, and before it is copied or pickled; copies are not attached. The
-        class of these modules becomes one of the same name, derived from it.
-
-        Raises ValueError: the module has no parameter of this optimizer, or an embedding has
-            `max_norm`.
+        class of these modules becomes one of the same name, derived from it. ValueError: none has
+        a parameter of this optimizer, or an embedding has `max_norm`.
         """
         parameters = [p for group in self.param_groups for p in group["params"]]
         attach(self, module, parameters)
@@ -404,17 +391,13 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         """Take a step on each of some rows of features in turn, in a compiled loop.
 
         The same as `step` along -slope(z) · row for each row, with the margin z = W·row under the
-        weights that the row before has left.
+        weights that the row before has left, of a parameter that is `compiled`.
 
-        rows: their features need not ascend.
         slope_kind: of the loss; see `torchtune_smt.losses.slope_kernels`.
-        parameter: `compiled` holds of it.
         order (int64 [steps]): the row that each step takes; by default, all rows in turn.
 
-        Returns float64 [steps]: margins.
-
-        Raises DivergenceError: a margin, or a number that the optimizer keeps, is not finite; the
-            steps before have been taken.
+        Returns float64 [steps]: margins. DivergenceError: one, or a number that the optimizer
+        keeps, is not finite; the steps before have been taken.
         """
         group, parameter = self._find(parameter)
         _check_rate(group)
@@ -492,11 +475,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave.
 
-        The regulariser is never made from a file: this optimizer must have been built with
-        the one that was in use.
-
-        Raises ValueError: the state is of another optimizer or regulariser, longer than its
-            parameter, or not whole.
+        The regulariser is never made from a file: this optimizer must have been built with the one
+        that was in use. ValueError: it was not, or the state is longer than its parameter.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, state_dict)
@@ -573,8 +553,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     ) -> None:
         """Take a step along the gradient of rows, which are up to date and ascend.
 
-        Each is there once; where a step does not wait, also repeatedly, each time with all that
-        is its own.
+        Where a step does not wait, a row may be repeated, each time with all that is its own.
         """
         raise NotImplementedError
 
@@ -596,10 +575,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
-        """Take steps of `step_rows` from `first` on, and return the one it stopped before.
-
-        The number of steps in the state is not changed.
-        """
+        """Take steps of `step_rows` from `first` on, not counted yet; return where it stopped."""
         raise NotImplementedError
 
     def _has_loop(self, group: Group) -> bool:
@@ -759,12 +735,7 @@ class AveragingOptimizer(SparseOptimizer):
 
     @torch.no_grad()
     def averaged(self, parameter: Tensor | None = None) -> Tensor:
-        """Return the averaged weights [D]: as they are before the first of them is known; O(D).
-
-        parameter: may be left out where there is only one.
-
-        Raises ValueError: `average` is "none".
-        """
+        """Return the averaged weights [D], or as they are before there are any; O(D)."""
         group, parameter = self._find(parameter)
         if group["average"] == "none":
             raise ValueError(
@@ -819,13 +790,11 @@ def row_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of a parameter as (indices, rows), indices ascending, each once.
 
-    later: where values that are not finite are noted, without waiting for the device. Indices may
-        be repeated then, each time with the whole gradient of the row.
-    looked: whether that is to be noted.
+    later: where values that are not finite are noted (if `looked`) without waiting for the device.
+        Indices may be repeated then, each time with the whole gradient of the row.
 
-    Raises ValueError: the gradient is sparse, but not in the first dimension alone.
-    Raises IndexError: it is of a row that there is not.
-    Raises DivergenceError: a value is NaN or infinite; the error names the row (a feature's id).
+    Raises ValueError, IndexError: it is of more than rows, or of a row that there is not.
+    Raises DivergenceError: a value is not finite; the error names the row (a feature's id).
     """
     gradient = parameter.grad
     assert gradient is not None

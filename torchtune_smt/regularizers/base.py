@@ -45,10 +45,10 @@ class Regularizer(Protocol):
         Those of this package know their gradients, and raise ValueError where a weight or a step
         is not finite, or a step is negative.
 
-        weights: where Ω is separable, of any shape. Where it is not, a vector, dense or sparse
-            (COO, coalesced): of a sparse one the result is sparse, too, with the same indices.
-        step: not negative. It may be a tensor of the shape of `weights` where Ω is separable, and
-            [rows, 1, ...] where it is so by rows.
+        weights: where Ω is not separable, a vector, dense or sparse (COO, coalesced): of a sparse
+            one the result is sparse, too, with the same indices.
+        step: it may be a tensor of the shape of `weights` where Ω is separable, and [rows, 1, ...]
+            where it is so by rows.
         """
         ...
 
@@ -99,8 +99,6 @@ def proximal(
     """Return `Regularizer.prox`, perhaps of a user's class: of a sparse vector its values.
 
     checked: whether it is looked at whether numbers are finite, which waits for a device.
-
-    Raises InputError: it is not one number for each weight.
     """
     before = UNCHECKED.set(not checked)
     try:

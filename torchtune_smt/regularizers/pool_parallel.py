@@ -147,10 +147,9 @@ class Sums:
     In floating point, sums of 10^7 numbers would lose the digits that small penalties have. These
     are exact to 2^-74 of the largest |w|, and more where there are fewer.
 
-    high, low (int64 [u + 1]): two parts of each sum.
-    high_unit, low_unit (float64 scalar tensor, float): what their units are.
-    penalty, half_lambda2 (float64 scalar tensor, float): ranks p to q, without q, have the mean
-        penalty ``penalty - half_lambda2 * (p + q)``.
+    high, low (int64 [u + 1]): two parts of each sum, in their units.
+    penalty, half_lambda2: ranks p to q, without q, have the mean penalty
+        ``penalty - half_lambda2 * (p + q)``.
     """
 
     high: Tensor
@@ -217,10 +216,8 @@ class _Hull:
         self.value[new] = self.sums.value(self.rank[new], self.rank[new + 1])
 
     def above_bridges(self, corner: Tensor, every: int, *, common: bool) -> Tensor:
-        """Return which points (bool) are not below the bridges of some corners.
+        """Return which points (bool) are not below the bridges of all corners, or every other.
 
-        corner (int64 [corners]): all of them.
-        every: 1 bridges all corners, 2 every other.
         common: whether bridges are the common tangents of the pieces that meet; else the tangent of
             both that comes of the edge after the corner.
         """
