@@ -12,7 +12,7 @@ from torchtune_smt.core.arrays import Bool, Float64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.minimizer.dense_optimum import lambda_max, line_minimum, separating
 from torchtune_smt.minimizer.losses import MarginLoss
-from torchtune_smt.minimizer.minimum import Accuracy, Certificate, Residual, certified, residual
+from torchtune_smt.minimizer.minimum import Accuracy, Certificate, Residual, dual_bound, least
 from torchtune_smt.minimizer.model import Curvature, OscarModel
 from torchtune_smt.minimizer.penalty import Penalty, at_boundary
 from torchtune_smt.minimizer.sorted_kernels import by_size
@@ -28,6 +28,8 @@ SLACK, GROWTH, FEW = 0.8, 2, 200
 # Steps in a row that find nothing better, or promise less than this part of the objective, after
 # which rounding is all that is left.
 STALLED, NOTHING = 3, 1e-20
+# A bound that is above the objective by more than this part of it is none.
+ROUNDING = 1e-9
 # A minimum that was reached is polished to this part of the residual that was asked for, by so many
 # steps at most: blocks move together where the loss is nearly flat, and then one that is off by
 # the residual is off by far more than its own curvature allows.
@@ -65,7 +67,6 @@ class Descent:
         self.accuracy = accuracy
         self.on_step = on_step
         self.steps = 0
-        self.passes = 0
         # Why the last steps ended before they were at their goal, if they did.
         self._why = ""
         # Whether the last step was a whole one: blocks and zeros are then exact.
@@ -81,19 +82,14 @@ class Descent:
         self._pulls = self._dense_pull = self._pull = np.empty(0)
         self._strongest = np.empty(0, np.int64)
 
-    @property
-    def seconds(self) -> float:
-        """Since it began."""
-        return time.monotonic() - self.begun
-
     def in_time(self) -> bool:
         """Whether there is time for more."""
-        return self.seconds < self.accuracy.seconds
+        return time.monotonic() - self.begun < self.accuracy.seconds
 
     def again(self) -> Descent:
         """Return one that begins anew, and goes on counting."""
         new = Descent(self.pairs, self.penalty, self.accuracy, self.on_step)
-        new.steps, new.passes, new.begun = self.steps, self.passes, self.begun
+        new.steps, new.begun = self.steps, self.begun
         return new
 
     def certified(self, point: Point, loss: MarginLoss, alone: Float64) -> tuple[Certificate, bool]:
@@ -106,7 +102,7 @@ class Descent:
         last = self.steps + self.accuracy.steps
         while True:
             found = self.descend(point, loss, goal, last)
-            certificate = self._certificate(point, loss, found, point.margins)
+            certificate = self.certificate(point, loss, found, point.margins)
             if found.largest == 0.0:
                 self._why = BEST_POSSIBLE
             if self._why or (self._reached(certificate) and self._exact):
@@ -114,8 +110,7 @@ class Descent:
             goal = 0.1 * min(goal, found.largest)
         if not self._reached(certificate):
             if alone is not point.margins:
-                other = self._certificate(point, loss, found, alone)
-                certificate = replace(certificate, bound=max(certificate.bound, other.bound))
+                certificate = self.certificate(point, loss, found, point.margins, alone)
         elif not self._why:
             found = self._polish(point, loss, found, last)
             objective = point.objective(loss, self.penalty)
@@ -123,11 +118,15 @@ class Descent:
             certificate = replace(certificate, residual=found, objective=objective)
         return certificate, self._reached(certificate)
 
-    def _certificate(
-        self, point: Point, loss: MarginLoss, found: Residual, margins: Float64
+    def certificate(
+        self, point: Point, loss: MarginLoss, found: Residual, *margins: Float64
     ) -> Certificate:
+        """Return the certificate of a point, with the best bound that some margins give."""
         objective = point.objective(loss, self.penalty)
-        return certified(self.pairs, loss, self.penalty, found, objective, margins)
+        most = objective + ROUNDING * abs(objective) + 1e-15
+        bounds = [dual_bound(self.pairs, loss, self.penalty, some) for some in margins]
+        bound = max((some for some in bounds if some <= most), default=least(loss))
+        return Certificate(found, objective, bound, 0.5 * loss.width)
 
     def _reached(self, certificate: Certificate) -> bool:
         small = certificate.residual.largest <= self.accuracy.residual
@@ -142,7 +141,7 @@ class Descent:
             if found.largest <= goal or not self.in_time():
                 break
             better = self._step(point, loss, found, goal)
-            found = self._look(point, loss)
+            found = self.look(point, loss)
             if self._exact and found.largest < least.largest:
                 best, least = replace(point, sparse=point.sparse.copy()), found
             if not better:
@@ -151,7 +150,7 @@ class Descent:
             point.dense, point.sparse = best.dense, best.sparse
             point.margins, point.direction = best.margins, best.direction
             self._seen, self._exact = None, True
-            self._look(point, loss)
+            self.look(point, loss)
         return least
 
     def descend(
@@ -165,7 +164,7 @@ class Descent:
         last = self.steps + self.accuracy.steps if last is None else last
         self._why = ""
         while not self._why:
-            found = self._look(point, loss)
+            found = self.look(point, loss)
             if not self.in_time():
                 self._why = "the time is up"
             elif found.largest <= goal:
@@ -178,16 +177,18 @@ class Descent:
                 stalled = 0 if self._step(point, loss, found, goal) else stalled + 1
         return found
 
-    def _look(self, point: Point, loss: MarginLoss) -> Residual:
+    def look(self, point: Point, loss: MarginLoss) -> Residual:
         """Return the KKT residual; one pass over all pairs, unless the last one was here."""
         if self._seen is not None and self._seen[0] == loss:
             return self._seen[1]
         self._pulls = loss.pulls(point.margins)
         self._dense_pull, self._pull = self.pairs.means(self._pulls)
         self._strongest = by_size(self._pull)
-        self.passes += 1
         dense = self.pairs.basis.gradient(self._dense_pull)
-        found = residual(self.penalty, dense, point.sparse, self._pull, self._strongest)
+        found = Residual(
+            float(np.abs(dense).max(initial=0.0)) / self.penalty.largest,
+            self.penalty.residual(point.sparse, self._pull, self._strongest) / self.penalty.largest,
+        )
         self._seen = loss, found
         self.on_step(self.steps, found, int(np.count_nonzero(point.sparse)))
         return found

@@ -16,15 +16,7 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer.dense_optimum import follow_dense, lambda_max
 from torchtune_smt.minimizer.descent import Descent, Point
 from torchtune_smt.minimizer.losses import MarginLoss
-from torchtune_smt.minimizer.minimum import (
-    Accuracy,
-    Certificate,
-    Minimum,
-    Residual,
-    certified,
-    groups_of,
-    residual,
-)
+from torchtune_smt.minimizer.minimum import Accuracy, Certificate, Minimum, Residual, groups_of
 from torchtune_smt.minimizer.penalty import Penalty
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
 from torchtune_smt.regularizers.base import STRENGTH, given_dimension_error
@@ -170,12 +162,10 @@ class Minimizer:
 
         Raises DivergenceError: a margin is not finite.
         """
-        pairs, loss = self.pairs, self.loss
         alone, point = self._empty(penalty, weights).margins, self._point(weights)
-        dense, pull = pairs.means(loss.pulls(point.margins))
-        found = residual(penalty, pairs.basis.gradient(dense), point.sparse, pull)
-        objective = point.objective(loss, penalty)
-        certificate = certified(pairs, loss, penalty, found, objective, point.margins, alone)
+        run = Descent(self.pairs, penalty, Accuracy())
+        found = run.look(point, self.loss)
+        certificate = run.certificate(point, self.loss, found, point.margins, alone)
         return self._of_given(certificate, penalty, weights)[0]
 
     def _of_given(
@@ -293,8 +283,6 @@ class Minimizer:
             reached,
             run.penalty,
             run.steps,
-            run.passes,
-            run.seconds,
             tuple(said),
         )
 
@@ -339,7 +327,6 @@ def noise_scale(
         of lists with `torchtune_smt.samplers.shuffled_gains`. Draw n, counted from 0, of
         `noise_draws`.
     penalty: of a d that is at least the number of sparse features in each draw.
-    n_dense, loss, device: as for `Minimizer`.
     start (float64 [D]): where the dense weights begin.
     on_draw: told after each draw how many were made, of how many.
 

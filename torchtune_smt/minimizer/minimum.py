@@ -17,8 +17,6 @@ from torchtune_smt.minimizer.stored_pairs import StoredPairs
 # or of those of pulls of 1: some orders of magnitude more than rounding leaves, and too little to
 # move the bound.
 BALANCED, NEXT_TO_NONE = 1e-11, 1e-14
-# A bound that is above the objective by more than this part of it is none.
-ROUNDING = 1e-9
 # Of the gap that is allowed, what the smoothing must leave to the rest of it.
 LEAST_REST = 0.1
 
@@ -78,10 +76,7 @@ class Certificate:
 
     @property
     def distance(self) -> float:
-        """The duality gap and the smoothing, in the unit of the objective.
-
-        The objective with the loss that was smoothed is at most so much above its minimum.
-        """
+        """The duality gap and the smoothing: what is meant is at most so far above its minimum."""
         return max(self.objective - self.bound, 0.0) + self.smoothing
 
     @property
@@ -93,8 +88,7 @@ class Certificate:
     def within(self, gap: float) -> bool:
         """Return whether the gap is at most so large, in parts of |objective|.
 
-        Where the smoothing alone is nearly as much, or more, no weights are good enough, and the
-        gap without it is what counts.
+        Without the smoothing, where that alone is nearly as much: no weights would do.
         """
         allowed = gap * abs(self.objective)
         rest = allowed - self.smoothing
@@ -122,7 +116,7 @@ class Minimum:
     boundary: ids of sparse features of which the accuracy that was asked for leaves open whether
         they have a weight, or which group they are in; see `at_boundary`.
     reached: whether it is as good as was asked for.
-    steps, passes: Newton steps; passes over all non-zeros of the pairs.
+    steps: Newton steps.
     messages: what the user ought to know, a sentence each.
     """
 
@@ -133,8 +127,6 @@ class Minimum:
     reached: bool
     penalty: Penalty
     steps: int
-    passes: int
-    seconds: float
     messages: tuple[str, ...]
 
     @property
@@ -152,44 +144,6 @@ def groups_of(weights: Float64) -> Int64:
     """Return the groups of equal weights; see `Minimum`."""
     _, block = np.unique(-np.abs(weights), return_inverse=True)
     return np.where(weights == 0.0, -1, 2 * block + (weights < 0.0)).astype(np.int64)
-
-
-def residual(
-    penalty: Penalty,
-    dense: Float64,
-    weights: Float64,
-    pull: Float64,
-    strongest: Int64 | None = None,
-) -> Residual:
-    """Return the KKT residual of weights.
-
-    dense (float64 [k]): mean gradient of the dense features, or its negative.
-    weights, pull (float64 [u]): of the sparse features: weights, and the negative mean gradient.
-    strongest (int64 [u]): `by_size` of the pulls, where it is known.
-    """
-    sparse = penalty.residual(weights, pull, strongest)
-    return Residual(
-        float(np.abs(dense).max(initial=0.0)) / penalty.largest, sparse / penalty.largest
-    )
-
-
-def certified(
-    pairs: StoredPairs,
-    loss: MarginLoss,
-    penalty: Penalty,
-    found: Residual,
-    objective: float,
-    *margins: Float64,
-) -> Certificate:
-    """Return the certificate of weights, with the best bound that some margins give.
-
-    objective: of the weights.
-    *margins (float64 [N]): see `dual_bound`.
-    """
-    most = objective + ROUNDING * abs(objective) + 1e-15
-    bounds = [dual_bound(pairs, loss, penalty, some) for some in margins]
-    bound = max((some for some in bounds if some <= most), default=least(loss))
-    return Certificate(found, objective, bound, 0.5 * loss.width)
 
 
 def least(loss: MarginLoss) -> float:

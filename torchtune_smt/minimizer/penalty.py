@@ -100,12 +100,8 @@ def at_boundary(
     derivatives, and where blocks move together they move further: it is a rule, not a proof. What
     `Descent` returns is therefore polished to a part of the tolerance.
 
-    weights, pull (float64 [u]): of the sparse features: weights, and the negative mean gradient.
-    strongest (int64 [u]): `by_size` of the pulls.
     curvature (float64 [u]): second derivatives of the mean loss.
     tolerance: in the unit of a gradient.
-
-    Returns bool [u]
     """
     if weights.size == 0:
         return np.zeros(0, np.bool_)

@@ -121,13 +121,8 @@ class StoredPairs:
         """Return W·x of each pair with the dense features as they were given, and its rounding.
 
         None where `margins` does so: where `basis` is of these themselves. Otherwise what it has
-        differs from them by rounding, which large weights make visible.
-
-        weights (float64 [D])
-
-        Returns margins (float64 [N])
-        Returns rounding: about what the mean of them may differ by if terms are added in another
-            order: errors of single ones, of an epsilon of the largest terms at most, cancel out.
+        differs from them by rounding, which large weights make visible. The mean may differ by
+        about so much if terms are added in another order: errors of single ones cancel out.
         """
         if self._given is None:
             return None
@@ -145,7 +140,7 @@ class StoredPairs:
         return dense, self.means_of(self.sparse.value, dual)
 
     def means_of(self, value: Float64, dual: Float64) -> Float64:
-        """Return the same of the sparse features alone, with other values: |X|ᵀa / N, and so on."""
+        """Return the same of the sparse features alone, with other values, as |X|."""
         return kernels.means(self.sparse.begin, self.sparse.feature, value, dual, self.n_sparse)
 
 

@@ -165,7 +165,7 @@ def measure(options: argparse.Namespace) -> None:
     found, single = timed("one minimum", lambda: minimizer.minimize(penalty, None, accuracy))
     both.show("  storing the pairs included")
     print(f"  {found.certificate}; {found.survivors} features in {found.n_groups} groups")
-    print(f"  reached: {found.reached}; {found.steps} steps, {found.passes} passes")
+    print(f"  reached: {found.reached}; {found.steps} steps")
     for message in found.messages:
         print(f"  {message}")
     print(f"  at the boundary: {found.boundary.size} features")
@@ -201,7 +201,7 @@ def measure(options: argparse.Namespace) -> None:
         found, ten = timed(f"{len(many):,} pairs", lambda: larger.minimize(again, None, accuracy))
         both.show("  storing the pairs included")
         print(f"  {found.certificate}; {found.survivors} features in {found.n_groups} groups")
-        print(f"  {found.steps} steps, {found.passes} passes")
+        print(f"  {found.steps} steps")
         print(f"  {ten / single:.1f} times the time of one minimum, storing in neither, limit 12")
 
 
