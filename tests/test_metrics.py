@@ -630,7 +630,7 @@ def test_scores_are_found_by_sentence_and_words(tmp_path, caplog):
         assert list(bound.gains(kbest_of(0, [["a", "house"], ["a"]], words))) == [0.25, -0.2]
     said = [record.getMessage().partition(": ")[2].split() for record in caplog.records]
     assert [(one[0], one[-4]) for one in said] == [("1", "'w0'"), ("10", "'w9'")]
-    with pytest.raises(InputError, match="no score of 'c', a hypothesis of sentence 2 .*score it$"):
+    with pytest.raises(InputError, match="no score of 'c', a hypothesis of sentence 2 "):
         bound.gains(kbest_of(2, [["c"]], words))
 
 

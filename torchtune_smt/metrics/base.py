@@ -60,8 +60,7 @@ T = TypeVar("T")
 class Score(NamedTuple):
     """How good the best hypotheses of a set are: by the metric that is tuned, and corpus BLEU.
 
-    Weights are chosen by the first; larger is better (an error rate has its sign changed). Both
-    are one number where BLEU (0..100) is what the metric is of a corpus.
+    Weights are chosen by the first; larger is better (an error rate has its sign changed).
     """
 
     tuned: float
@@ -258,12 +257,9 @@ def gains_of(metric: BoundMetric, kbest: KBest) -> Float64:
 
     Raises InputError: it is not one number for each.
     """
-    given: Any = metric.gains(kbest)
-    must = (
-        f"the metric {type(metric).__name__} must return a number for each hypothesis of sentence "
-        f"{kbest.index},"
-    )
-    return checked_numbers(np.asarray(given), (len(kbest),), must, kinds="biuf")
+    who = f"the metric {type(metric).__name__}"
+    must = f"{who} must return a number for each hypothesis of sentence {kbest.index},"
+    return checked_numbers(np.asarray(metric.gains(kbest)), (len(kbest),), must, kinds="biuf")
 
 
 class _ByNumber:

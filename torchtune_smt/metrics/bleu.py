@@ -27,8 +27,8 @@ class BleuReferences:
 
     references: ``references[i]``: those of sentence i, tokenised; their number may differ. None at
         all for lists that have their statistics.
-    words: gives the ids in which hypotheses are written. Words of the references are added to it,
-        since a hypothesis may bring them later (as a copied unknown word, for example).
+    words: gives the ids in which hypotheses are written. Words of the references are added to it: a
+        hypothesis may bring them later.
 
     Raises InputError: a sentence has no references, or only empty ones.
     """
@@ -116,9 +116,7 @@ class BoundBleu:
         references: BleuReferences,
         factors: NDArray[np.int64] | None = None,
     ) -> None:
-        self._metric = metric
-        self._references = references
-        self._factors = factors
+        self._metric, self._references, self._factors = metric, references, factors
 
     def gains(self, kbest: KBest) -> Float64:
         """Return the gain (float64 [k]) of each hypothesis."""
@@ -176,13 +174,9 @@ class NakovBleu(SentenceBleu):
 
     def score(self, statistics: Counts) -> Float64:
         """Return the gain (float64 [k], 0..1) of each row of statistics."""
+        first = 1.0 if self.smooth_unigrams else 0.0
         return kernels.smoothed_bleu(
-            statistics,
-            1.0 if self.smooth_unigrams else 0.0,
-            1.0,
-            1.0,
-            self.short_references,
-            self.grounding,
+            statistics, first, 1.0, 1.0, self.short_references, self.grounding
         )
 
 
@@ -204,9 +198,8 @@ class MosesBleu(SentenceBleu):
     def score(self, statistics: Counts) -> Float64:
         """Return the gain (float64 [k], 0..1) of each row of statistics."""
         s = float(self.smoothing)
-        return kernels.smoothed_bleu(
-            statistics, s, s, s if self.smooth_brevity else 0.0, False, False
-        )
+        added = s if self.smooth_brevity else 0.0
+        return kernels.smoothed_bleu(statistics, s, s, added, False, False)
 
 
 @dataclass(frozen=True)
@@ -228,12 +221,8 @@ class SacreBleu(SentenceBleu):
     smooth_value: float | None = None
     effective_order: bool = True
 
-    METHODS: ClassVar[dict[str, int]] = {
-        "none": kernels.NONE,
-        "floor": kernels.FLOOR,
-        "add-k": kernels.ADD_K,
-        "exp": kernels.EXP,
-    }
+    # As the kernel numbers them.
+    METHODS: ClassVar[dict[str, int]] = {"none": 0, "floor": 1, "add-k": 2, "exp": 3}
     DEFAULTS: ClassVar[dict[str, float]] = {"floor": 0.1, "add-k": 1.0}
     accepts = accepting(smooth_method=one_of(*METHODS), smooth_value=above(0).or_null())
 
@@ -247,9 +236,7 @@ class SacreBleu(SentenceBleu):
 
     def score(self, statistics: Counts) -> Float64:
         """Return sacrebleu's score / 100 (float64 [k]) of each row of statistics."""
-        value = self.smooth_value
-        if value is None:
-            value = self.DEFAULTS.get(self.smooth_method, 0.0)
+        value = self.smooth_value or self.DEFAULTS.get(self.smooth_method, 0.0)
         return kernels.sacrebleu_bleu(
             statistics, self.METHODS[self.smooth_method], float(value), self.effective_order
         )

@@ -19,8 +19,8 @@ from torchtune_smt.core.compiled import inner, kernel
 WORD, SIBLING, CHILD, LIMIT = 0, 1, 2, 3
 ORDER = 4
 STATISTICS = 2 * ORDER + 2
-# sacrebleu's ways to smooth.
-NONE, FLOOR, ADD_K, EXP = 0, 1, 2, 3
+# sacrebleu's ways to smooth; 0 is none.
+FLOOR, ADD_K, EXP = 1, 2, 3
 
 Nodes = NDArray[np.int32]
 Counts = NDArray[np.int64]
@@ -118,15 +118,12 @@ def match_statistics(
     token_begin: Int64,
     tokens: Int32,
 ) -> Counts:
-    """Return BLEU's statistics of each hypothesis of one sentence.
+    """Return BLEU's statistics of each hypothesis of one sentence; see `BleuReferences.statistics`.
 
     root_begin, roots, node_begin, nodes: as from `build_tries`.
     length_begin, lengths: reference lengths of sentence s, ascending:
         ``lengths[length_begin[s]:length_begin[s + 1]]``.
     token_begin, tokens (int64 [k + 1], int32 array): the hypotheses.
-
-    Returns int64 [k, 10]: clipped matches m_1..m_4, n-grams in the hypothesis l_1..l_4, its length
-        c, and the length r of the closest reference (the shorter of two that are equally close).
     """
     root = roots[root_begin[sentence] : root_begin[sentence + 1]]
     trie = nodes[node_begin[sentence] : node_begin[sentence + 1]]
@@ -186,7 +183,6 @@ def smoothed_bleu(
 ) -> Float64:
     """Return BLEU (0..1) with numbers added to its counts, for rows of BLEU's statistics.
 
-    statistics (int64 [k, 10]): as from `match_statistics`.
     add_first, add: added to matches and counts of words, and of longer n-grams (there more than 0).
     add_length: added to the reference's length in the brevity penalty.
     short_references: count only orders up to the reference's length.
@@ -216,13 +212,7 @@ def smoothed_bleu(
 
 @kernel
 def sacrebleu_bleu(statistics: Counts, method: int, value: float, effective_order: bool) -> Float64:
-    """Return sacrebleu's BLEU (0..1) of each row of BLEU's statistics.
-
-    statistics (int64 [k, 10]): as from `match_statistics`.
-    method: `NONE`, `FLOOR`, `ADD_K` or `EXP`.
-    value: of `FLOOR` and `ADD_K`.
-    effective_order: leave orders out for which the hypothesis is too short.
-    """
+    """Return sacrebleu's BLEU (0..1) of each row of BLEU's statistics; see `bleu.SacreBleu`."""
     gains = np.zeros(statistics.shape[0])
     for h in range(statistics.shape[0]):
         row = statistics[h]

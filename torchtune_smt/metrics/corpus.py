@@ -157,9 +157,7 @@ def corpus_bleu(
 ) -> CorpusScore:
     """Return corpus BLEU by sacrebleu; see `StatisticsExtractor`.
 
-    Raises InputError: there are no hypotheses, not as many as sentences with references, or a
-        sentence has no reference.
-    Raises ValueError: the tokenizer is unknown.
+    Raises InputError: see `check_lengths`.
     """
     check_lengths({"the system": hypotheses}, references)
     extractor = StatisticsExtractor("bleu", references, tokenize=tokenize, lowercase=lowercase)

@@ -74,8 +74,7 @@ def minimum_risk(
     k: hypotheses of a list that are kept at most; by default all.
 
     Raises InputError: the metric does not compare words.
-    Raises ValueError: the scale is no finite number, 0 or more; the lists have no words or scores;
-        `k` is below 1, or a list is empty.
+    Raises ValueError: the scale or `k` is out of range; the lists have no words or scores.
     """
     least(0).check("scale", scale)
     if isinstance(metric, ExternalScores):
@@ -125,9 +124,8 @@ class ExternalScores(Checked):
         takes the lowest score of its sentence, and a warning says so at the 1st, 10th, 100th ...
         such hypothesis.
 
-    Raises InputError: the file cannot be read, or a line has not three fields, a bad number, or
-        another score for a hypothesis that an earlier line has scored.
-    Raises ValueError: `missing` is neither.
+    Raises InputError: the file cannot be read; a line is bad, or scores a hypothesis otherwise than
+        an earlier one.
     """
 
     accepts = accepting(missing=one_of("error", "worst"))
@@ -168,8 +166,7 @@ class BoundExternalScores:
     """
 
     def __init__(self, metric: ExternalScores, words: Vocabulary) -> None:
-        self._metric = metric
-        self.words = words
+        self._metric, self.words = metric, words
         self._scores: dict[int, dict[bytes, float]] = {}
         for sentence, scores in metric.scores.items():
             split = [hypothesis.split(" ") if hypothesis else [] for hypothesis in scores]
@@ -197,12 +194,9 @@ class BoundExternalScores:
         """Return the gain of a hypothesis without a score."""
         text = " ".join(self.words.names(kbest.hypothesis(h)))
         if self._metric.missing == "error" or kbest.index not in self._worst:
-            cure = "score it"
-            if kbest.index in self._worst:
-                cure += ", or set missing=worst to give it the lowest score of its sentence"
             raise InputError(
                 f"has no score of '{text}', a hypothesis of sentence {kbest.index} (counted from "
-                f"0): {cure}",
+                "0): score it, or any of its sentence, whose lowest missing=worst gives it",
                 path=self._metric.path,
             )
         self.n_missing += 1

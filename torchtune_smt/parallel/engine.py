@@ -29,10 +29,8 @@ _AHEAD: Final = 2
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use, or all, where the system does not say."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 class Engine(Checked, ABC):
@@ -182,8 +180,7 @@ def error_to_send(error: Exception) -> Exception:
 class Job:
     """An epoch on a shard, or the gradient of a mini-batch: who (from 1) computed it when.
 
-    `begin` is in seconds since 1970; of the `seconds` that it took, `learning` were not decoding,
-    as far as the tuner says.
+    `begin` is in seconds since 1970; of the `seconds` that it took, `learning` were not decoding.
     """
 
     worker: int

@@ -78,9 +78,7 @@ class Columns:
     """
 
     def __init__(self, features: Vocabulary, n_dense: int, shards: int) -> None:
-        self.features = features
-        self.n_dense = n_dense
-        self.shards = shards
+        self.features, self.n_dense, self.shards = features, n_dense, shards
         # Of totals, squares and counts, with some room.
         self._room: Float64 = np.zeros((3, len(features)))
 
@@ -146,7 +144,7 @@ class Mixing(Strategy):
     As attributes:
     resends: whether shards begin each epoch with the mixed weights, or go on with their own.
 
-    Raises ValueError: there are both, or no shards.
+    Raises ValueError: there are both.
     """
 
     accepts = accepting(shards=integer(1).or_null())
@@ -160,8 +158,7 @@ class Mixing(Strategy):
                 f"labels={labels} says which shards there are, and so does shards={shards}; give "
                 "one of them"
             )
-        self.shards = shards
-        self.labels = labels
+        self.shards, self.labels = shards, labels
 
     @abstractmethod
     def combine(self, columns: Columns) -> Float64:
@@ -172,9 +169,8 @@ class Mixing(Strategy):
         if self.labels is not None:
             found = labelled_shards(self.labels, work.lines, work.total_lines)
         else:
-            sentences = len(work.sentences)
-            shards = self.shards or max(1, round(sentences / SHARD_SIZE))
-            parts = random_shards(sentences, shards, work.seed)
+            shards = self.shards or max(1, round(len(work.sentences) / SHARD_SIZE))
+            parts = random_shards(len(work.sentences), shards, work.seed)
             found = {str(z): part for z, part in enumerate(parts, 1)}
         words = np.array([len(source.words) for source in work.sentences.sources])
         # The longest first: at the end of an epoch no worker waits long for another one.
@@ -214,7 +210,7 @@ class IterSel(Mixing):
         the factor max(0, 1 - strength / norm) before the mean is taken.
     shards, labels: see `Mixing`.
 
-    Raises ValueError: not exactly one of the three is given, or it is out of range.
+    Raises ValueError: not exactly one of the three is given.
     """
 
     accepts = accepting(
@@ -238,9 +234,7 @@ class IterSel(Mixing):
                 "give one of features, threshold and strength, and set the others to null (there "
                 f"are {', '.join(f'{name}={value}' for name, value in given.items())})"
             )
-        self.features = features
-        self.threshold = threshold
-        self.strength = strength
+        self.features, self.threshold, self.strength = features, threshold, strength
 
     def combine(self, columns: Columns) -> Float64:
         """Return the mean over shards of what is selected, 0 for the rest."""
@@ -252,16 +246,13 @@ class IterSel(Mixing):
             mixed[sparse] *= shrunk / np.where(norm[sparse] > 0, norm[sparse], 1)
         elif self.threshold is not None:
             mixed[sparse][norm[sparse] <= self.threshold] = 0
-        elif self.features is not None:
+        elif self.features is not None and np.count_nonzero(norm[sparse]) > self.features:
             mixed[sparse][~_largest(columns, norm[sparse], self.features)] = 0
         return mixed
 
 
 def _largest(columns: Columns, norm: Float64, k: int) -> Bool:
     """Return which k sparse features have the largest norm; the first names of equal ones."""
-    if np.count_nonzero(norm) <= k:
-        positive: Bool = norm > 0
-        return positive
     least = np.partition(norm, -k)[-k]
     chosen: Bool = norm > least
     ties: Int64 = np.flatnonzero(norm == least)
@@ -292,8 +283,7 @@ class ShardTuner(Tuner):
     labels: Sequence[str]
 
     def __post_init__(self) -> None:
-        # Of the epoch under way, with how many pairs it has found; and what the shards go on from,
-        # where they do.
+        # Of the epoch under way, with how many pairs it has found; and what shards go on from.
         self._columns: Columns | None = None
         self._found = 1
         self._states: list[State] = []
@@ -302,10 +292,7 @@ class ShardTuner(Tuner):
         self._jobs: list[Job] = []
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
-        """Compute an epoch on each shard, yielding after each, in their order, and mix.
-
-        Raises InputError: no shard has found a pair to learn from in the first epoch.
-        """
+        """Compute an epoch on each shard, yielding after each, in their order, and mix."""
         weights = self.weights
         columns = self._columns = self._columns or self._no_columns()
         self._jobs.clear()
@@ -337,13 +324,9 @@ class ShardTuner(Tuner):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the shards of the epoch under way have added up to."""
-        columns = None if self._columns is None else self._columns.state_dict()
-        return {
-            "shards": self._digest(),
-            "columns": columns,
-            "states": self._states,
-            "found": self._found,
-        }
+        columns = self._columns and self._columns.state_dict()
+        state = {"shards": self._digest(), "columns": columns}
+        return {**state, "states": self._states, "found": self._found}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""

@@ -66,16 +66,12 @@ class OwnFeatures(Decoder):
 
     Names that are new are added when a list has them: those of the lists of one call in
     alphabetical order.
-
-    weights: with the dense features of the decoder.
     """
 
     def __init__(self, decoder: Decoder, weights: Weights) -> None:
-        self.decoder = decoder
-        self.dense_names = decoder.dense_names
-        self.words = decoder.words
+        self.decoder, self._weights = decoder, weights
+        self.dense_names, self.words = decoder.dense_names, decoder.words
         self.features = weights.features
-        self._weights = weights
 
     def decode(
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
@@ -94,19 +90,16 @@ class OwnFeatures(Decoder):
 
 
 class ShardWorker:
-    """Computes epochs on shards.
+    """Computes epochs on shards; `make` is as in `torchtune_smt.parallel.base.Work`.
 
     The decoder goes on from one to the next, with the features that it has found. Their ids, and
     with them the last bits of sums, do not depend on that: see `OwnFeatures`.
-
-    make: returns a tuner of some weights, on some sentences, with some decoder.
     """
 
     def __init__(
         self, make: Callable[[Weights, Sentences, Decoder], Tuner], decoder: Decoder
     ) -> None:
-        self._make = make
-        self._decoder = decoder
+        self._make, self._decoder = make, decoder
 
     def __call__(self, common: FrozenWeights, task: ShardTask) -> ShardResult:
         """Go once through the sentences of a shard."""

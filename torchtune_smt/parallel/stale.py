@@ -42,7 +42,7 @@ class Stale(Strategy):
     max_staleness: bound of the staleness, by default none; with 0 a run is one of `Serial`.
     simulate: use no threads, and apply each gradient after so many others, in order.
 
-    Raises ValueError: a value is out of range, or has no effect.
+    Raises ValueError: a value has no effect.
     """
 
     accepts = accepting(
@@ -81,10 +81,7 @@ class Stale(Strategy):
             )
 
     def tuner(self, work: Work) -> StaleTuner:
-        """Return the tuner whose mini-batches run side by side.
-
-        Raises InputError: see `check`.
-        """
+        """Return the tuner whose mini-batches run side by side."""
         online = work.make(work.weights, work.sentences, work.decoder)
         self.check(type(online), getattr(online, "loss", None))
         assert isinstance(online, OnlineTuner)
@@ -190,10 +187,7 @@ class StaleTuner(Tuner):
         self._jobs: list[Job] = []
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
-        """Go once through the sentences, yielding after each step.
-
-        Raises InputError: the first epoch has found no pair to learn from.
-        """
+        """Go once through the sentences, yielding after each step."""
         online = self.online
         if not done:
             self._staleness.clear()
@@ -264,11 +258,9 @@ class StaleTuner(Tuner):
         self._done, self._staleness = list(state_dict["done"]), Counter(state_dict["staleness"])
 
     def step_dict(self) -> dict[str, Any] | None:
-        """Return the gradient that was applied last.
-
-        None where a run that goes on is one that was not stopped, to the last bit: what reading has
-        brought up to date, and with `simulate` gradients that wait, are part of that.
-        """
+        """Return the gradient that was applied last."""
+        # None where a run that goes on is one that was not stopped, to the last bit: what reading
+        # has brought up to date, and with `simulate` gradients that wait, are part of that.
         exact = self.strategy.simulate is not None or self.strategy.max_staleness == 0
         return None if exact else self._last
 
