@@ -242,10 +242,8 @@ BAD_OPTIONS = """
 seed=9223372036854775808 seed=x seed=-1 threads=1.5 threads=0 lm=none device=gpu
 init.values.EgivenF=much init.scale=0 init.scale=much
 data.empty=ignore data.lowercase=perhaps data.folders=3 model.folder=null
-decoder.unique=1 sampler.distinct=no metric.smooth_unigrams=flase optimizer.lr=x
-optimizer.lr=true optimizer.regularize_dense=x optimizer.lr=null sampler.pairs=1.5 tuner.epochs=0
-tuner.patience=0 tuner.sentences=0 tuner.shuffle=maybe tuner.batch_size=0 tuner.tune_on=test
-tuner.result=worst
+sampler.distinct=no metric.smooth_unigrams=flase optimizer.lr=true optimizer.regularize_dense=x
+tuner.epochs=0 tuner.patience=0 tuner.sentences=0 tuner.shuffle=maybe tuner.tune_on=test
 tuner=pro,tuner.interpolation=0 tuner=pro,tuner.interpolation=1.1 tuner=pro,tuner.tolerance=-1
 tuner=pro,tuner.iterations=0 tuner=pro,tuner.unique=words tuner=pro,tuner.keep_lists=1
 tuner=pro,tuner.sparse=all tuner=pro,tuner.solver.sigma=0 tuner=pro,tuner.solver.steps=1.5

@@ -40,8 +40,7 @@ def apply(operator: Operator, x: Float64, out: Float64) -> None:
                 total += value[p] * x[feature[p]]
             out[j] = total
     else:
-        for j in range(x.size):
-            out[j] = ridge[j] * x[j]
+        out[:] = ridge * x
         for i in range(scale.size):
             total = 0.0
             for p in range(begin[i], begin[i + 1]):
@@ -77,10 +76,9 @@ def accelerated(
     """
     lambda1, lambda2, dimension = strengths
     m = v.size
-    now, before = np.empty(m), np.empty(m)
+    now = np.empty(m)
     apply(operator, v, now)
-    before[:] = now
-    previous = v.copy()
+    before, previous = now.copy(), v.copy()
     y, s_y, point, new, s_new = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.empty(m)
     order, size = np.empty(m, np.int64), np.empty(m)
     sort_by_size(v, order, size)
@@ -90,12 +88,10 @@ def accelerated(
     for _ in range(steps):
         following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum * momentum))
         beta = (momentum - 1.0) / following
-        for j in range(m):
-            y[j] = v[j] + beta * (v[j] - previous[j])
-            s_y[j] = now[j] + beta * (now[j] - before[j])
+        y[:] = v + beta * (v - previous)
+        s_y[:] = now + beta * (now - before)
         while True:
-            for j in range(m):
-                point[j] = y[j] - (s_y[j] + linear[j]) / bound
+            point[:] = y - (s_y + linear) / bound
             if not sort_again(point, order, size, 2 * m):
                 sort_by_size(point, order, size)
             n = pool(size, lambda1 / bound, lambda2 / bound, dimension, first, level)
@@ -116,9 +112,8 @@ def accelerated(
             if not bent > bound * length * (1.0 + 1e-9) + 1e-300 or length <= 1e-30 * extent:
                 break
             bound = max(1.5 * bound, 1.01 * bent / length)
-        for j in range(m):
-            previous[j], before[j] = v[j], now[j]
-            v[j], now[j] = new[j], s_new[j]
+        previous[:], before[:] = v, now
+        v[:], now[:] = new, s_new
         momentum = 1.0 if turn > 0.0 else following
     while n > 0 and level[n - 1] <= 0.0:
         n -= 1
@@ -175,19 +170,16 @@ def face_direction(
         for j in range(m):
             if block[j] >= 0:
                 s_d[block[j]] += sign[j] * s_x[j]
-        for b in range(blocks):
-            s_d[b] += damping * weight[b] * direction[b]
+        s_d += damping * weight * direction
         bent = np.dot(direction, s_d)
         if bent <= 0.0:
             break
         step = product / bent
-        for b in range(blocks):
-            result[b] += step * direction[b]
-            residual[b] -= step * s_d[b]
-            z[b] = residual[b] / weight[b]
+        result += step * direction
+        residual -= step * s_d
+        z = residual / weight
         new = np.dot(residual, z)
-        for b in range(blocks):
-            direction[b] = z[b] + new / product * direction[b]
+        direction = z + new / product * direction
         product = new
     return result
 

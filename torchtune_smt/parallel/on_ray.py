@@ -63,8 +63,7 @@ class RayEngine(Engine):
                 "'torchtune-smt[ray]', or take engine=local"
             ) from None
         self._ray: Any = ray
-        self.address, self.object_store = address, object_store
-        self._started = False
+        self.address, self.object_store, self._started = address, object_store, False
 
     def map(self, common: Any, tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of tasks, in the order of the tasks; see `Engine.map`.
@@ -108,10 +107,13 @@ class RayEngine(Engine):
         # Ray puts a handler of its own in its place, which ends the process at once.
         on_sigterm = signal.getsignal(signal.SIGTERM)
         if self.address is None:
-            options |= {"object_store_memory": self.object_store * _MIB}
-            options |= {"num_cpus": self.workers}
+            memory = self.object_store * _MIB
+            options |= {"object_store_memory": memory, "num_cpus": self.workers}
         try:
-            _check_head(self.address)
+            if self.address not in (None, "auto", "local"):
+                # Ray itself tries for minutes, and says nothing meanwhile.
+                host, _, port = self.address.removeprefix("ray://").rpartition(":")
+                socket.create_connection((host.strip("[]"), int(port)), _REACHED).close()
             # Without any Ray would join a cluster that runs on this machine.
             ray.init(address=self.address or "local", logging_level="ERROR", **options)
         except (OSError, ValueError, RuntimeError) as error:
@@ -157,17 +159,6 @@ class RayEngine(Engine):
                 del busy[answers]
                 ray.cancel(answers, force=True)
                 run.lose(number)
-
-
-def _check_head(address: str | None) -> None:
-    """Raise OSError or ValueError if nobody listens where a cluster's head should be.
-
-    Ray itself tries for minutes, and says nothing meanwhile.
-    """
-    if address is None or address in ("auto", "local"):
-        return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), _REACHED).close()
 
 
 def _compute(
