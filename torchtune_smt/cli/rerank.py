@@ -26,7 +26,7 @@ from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.features.strings import added_to_new
 from torchtune_smt.kbest.forms import FORM_NAMES, detected
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.rerank import Reranker, best_lines, list_lines
+from torchtune_smt.kbest.rerank import best_lines, list_lines, reranked_blocks
 from torchtune_smt.kbest.tools import FORMS
 from torchtune_smt.metrics.lists import minimum_risk
 from torchtune_smt.models.moses_ini import read_any_weights
@@ -49,7 +49,9 @@ def main(cfg: DictConfig) -> None:
     say = partial(print, file=sys.stderr)
     active = np.flatnonzero(weights.values)
     added, given = added_to_new(cfg.weights, weights.features.names(active), cfg.sources)
-    reranker = Reranker(cfg.weights, weights, cfg.n_best or 1, by_risk, say, added, given)
+    reordered = partial(
+        reranked_blocks, cfg.weights, weights, cfg.n_best or 1, by_risk, say, added, given
+    )
     with named_errors("rerank"):
         form = cfg.format or detected(path)
         one_of(*FORM_NAMES).check("format", form)
@@ -59,7 +61,7 @@ def main(cfg: DictConfig) -> None:
                 raise InputError(f"lists of {form} are a folder; name one with output=")
             if os.path.lexists(cfg.output):
                 raise InputError("is there already; name a new folder", path=cfg.output)
-            ((_, lists),) = reranker.blocks(path, form, **options)
+            ((_, lists),) = reordered(path, form, **options)
             with atomic_folder(cfg.output) as folder:
                 for name, lines in write_folder(path, lists).items():
                     (folder / name).parent.mkdir(exist_ok=True)
@@ -67,7 +69,7 @@ def main(cfg: DictConfig) -> None:
             return
         with output_of(cfg) as file:
             first = 0
-            for block, lists in reranker.blocks(path, form, **options):
+            for block, lists in reordered(path, form, **options):
                 if cfg.n_best is None:
                     file.writelines(best_lines(block, lists, first))
                 else:

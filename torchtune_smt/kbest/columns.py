@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -178,17 +179,16 @@ def _by_key(
             path=table.path,
         )
     known = lists.index.tolist()
-    ids = map(str, known) if lists.ids is None else lists.ids.names(known)
-    first = dict(zip(ids, lists.begin[:-1].tolist(), strict=True))
-    last = dict(zip(first, lists.begin[1:].tolist(), strict=True))
+    ids = list(map(str, known)) if lists.ids is None else lists.ids.names(known)
+    spans = dict(zip(ids, pairwise(lists.begin.tolist()), strict=True))
     id_place, rank_place = (table.names.index(key) for key in _KEY)
     line: Int64 = np.zeros(lists.n_hypotheses, np.int64)
     found: Float64 = np.full(lists.n_hypotheses, np.nan if missing is None else missing, np.float64)
     for row, fields in enumerate(table.rows):
         id, rank, at = fields[id_place], whole_number(fields[rank_place]) or 0, table.first + row
-        h = first.get(id, 0) + rank - 1
-        problem = ""
-        if rank < 1 or h >= last.get(id, 0):
+        first, last = spans.get(id, (0, 0))
+        h, problem = first + rank - 1, ""
+        if not first <= h < last:
             problem = (
                 f"the lists have no hypothesis {fields[rank_place]} of {id!r}, counted from 1; are "
                 "they of another set?"
@@ -203,7 +203,7 @@ def _by_key(
         h = int(lacking[0])
         s = int(np.searchsorted(lists.begin, h, side="right")) - 1
         raise InputError(
-            f"has no {name} for hypothesis {h - lists.begin[s] + 1} of {list(first)[s]!r}; say "
+            f"has no {name} for hypothesis {h - lists.begin[s] + 1} of {ids[s]!r}; say "
             "what stands for a missing one, with missing=VALUE",
             path=table.path,
         )

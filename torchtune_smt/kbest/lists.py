@@ -181,14 +181,6 @@ class KBest(Hypotheses):
             )
         return gain
 
-    def check_scored(self) -> None:
-        """Raise ValueError where a score or value is NaN or infinite; gains are not looked at."""
-        for name, array in (("score", self.score), ("value", self.rows.value)):
-            if array is not None and not np.isfinite(array).all():
-                raise ValueError(
-                    f"sentence {self.index}: a {name} of its k-best list is not finite"
-                )
-
 
 @dataclass(frozen=True, kw_only=True)
 class KBestLists(Hypotheses):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -116,92 +116,67 @@ def list_lines(block: Block, lists: KBestLists, path: Path) -> Iterator[str]:
         yield "|||".join(fields) + "\n"
 
 
-# Features that a message names.
-_NAMED: Final = 5
+def reranked_blocks(
+    weights_path: str,
+    weights: FrozenWeights,
+    k: int,
+    by_risk: Callable[[KBestLists, int], KBestLists] | None,
+    say: Callable[[str], None],
+    added: Callable[[StoredLists], KBestLists] | None,
+    given: Collection[str],
+    path: Path,
+    form: str,
+    **options: Any,
+) -> Iterator[tuple[Block, KBestLists]]:
+    """Yield the `blocks` of a file as they were read, and in the order that weights give them.
 
+    Raises InputError: the file is bad, or has no feature with a weight.
 
-class Reranker:
-    """Puts lists of a file in the order that weights give them.
-
-    path: of the weights.
     k: hypotheses of a list that are kept at most.
     by_risk: returns lists in an order of another kind, of at most so many hypotheses.
     say: told which features with a weight the lists lack.
     added: returns lists with more features, if the weights have some.
     given: those of them that new lists need not have.
     """
-
-    def __init__(
-        self,
-        path: str,
-        weights: FrozenWeights,
-        k: int,
-        by_risk: Callable[[KBestLists, int], KBestLists] | None,
-        say: Callable[[str], None],
-        added: Callable[[StoredLists], KBestLists] | None = None,
-        given: Collection[str] = (),
-    ) -> None:
-        self._path, self._k, self._by_risk, self._say = path, k, by_risk, say
-        self._added = added
-        self._values = weights.values
-        self._names = weights.features.names(range(len(weights)))
-        self._needed = {self._names[i] for i in np.flatnonzero(self._values)}.difference(given)
-        self._size = -1
-        self._weights = FrozenWeights(Vocabulary(), np.empty(0))
-
-    def blocks(self, path: Path, form: str, **options: Any) -> Iterator[tuple[Block, KBestLists]]:
-        """Yield lists as they were read, and in their new order; `options` are those of `blocks`.
-
-        Raises InputError: the file is bad, or has no feature with a weight.
-        """
-        if not self._values.any():
-            self._say(f"{self._path}: all weights are 0, which leaves lists as they are")
-        # Nothing is written before a weight has been found.
-        waiting: list[tuple[Block, KBestLists]] = []
-        features, found = None, not self._values.any()
-        for block in blocks(path, form, **options):
-            block.stored.check_features(path)
-            if block.stored.skipped:
-                self._say(f"{path}: {block.stored.summary()}")
-            features = block.stored.lists.features
-            assert features is not None
-            waiting.append((block, self._reranked(block.stored, features)))
-            found = found or not self._needed or len(self._lacking(features)) < len(self._needed)
-            if found:
-                yield from waiting
-                waiting = []
-        assert features is not None
-        lacking = self._lacking(features)
-        if waiting:
-            raise InputError(
-                f"has no weight for any feature of {path}: it has {_some(lacking)}, and the lists "
-                f"have {_some(features.names(range(len(features))))}; was it made for other lists?",
-                path=self._path,
-            )
-        if lacking:
-            self._say(
-                f"{self._path}: {len(lacking):,} of {len(self._needed):,} features with a weight "
-                f"are nowhere in {path}: {_some(lacking)}"
-            )
-
-    def _lacking(self, features: Vocabulary) -> list[str]:
-        """Return the features with a weight that are not known."""
-        needed = names_in(features, [name for name in self._names if name in self._needed])
-        found = features.lookup(needed) >= 0
-        return [name for name, there in zip(needed, found, strict=True) if not there]
-
-    def _reranked(self, stored: StoredLists, features: Vocabulary) -> KBestLists:
-        lists = stored.lists if self._added is None else self._added(stored)
-        if len(features) != self._size:
+    names, values = weights.features.names(range(len(weights))), weights.values
+    active, not_needed = weights.features.names(np.flatnonzero(values)), set(given)
+    needed = [name for name in active if name not in not_needed]
+    if not values.any():
+        say(f"{weights_path}: all weights are 0, which leaves lists as they are")
+    # Nothing is written before a weight has been found.
+    waiting: list[tuple[Block, KBestLists]] = []
+    features, lacking, size = Vocabulary(), needed, -1
+    for block in blocks(path, form, **options):
+        block.stored.check_features(path)
+        if block.stored.skipped:
+            say(f"{path}: {block.stored.summary()}")
+        lists = block.stored.lists if added is None else added(block.stored)
+        assert lists.features is not None
+        features = lists.features
+        if len(features) != size:
             # Which of the names that a feature may have is the lists' may change with new ones.
-            self._size = len(features)
-            own = names_in(features, self._names)
-            self._weights = FrozenWeights(Vocabulary(own), self._values)
-        if self._by_risk is None:
-            return reranked(lists, self._weights, self._k)
-        return self._by_risk(reranked(lists, self._weights), self._k)
+            size = len(features)
+            weights = FrozenWeights(Vocabulary(names_in(features, names)), values)
+            there = features.lookup(names_in(features, needed)) >= 0
+            lacking = [name for name, found in zip(needed, there, strict=True) if not found]
+        best = reranked(lists, weights, k if by_risk is None else None)
+        waiting.append((block, best if by_risk is None else by_risk(best, k)))
+        if not needed or len(lacking) < len(needed):
+            yield from waiting
+            waiting = []
+    if waiting:
+        own = _some(features.names(range(size)))
+        raise InputError(
+            f"has no weight for any feature of {path}: it has {_some(lacking)}, and the lists have "
+            f"{own}; was it made for other lists?",
+            path=weights_path,
+        )
+    if lacking:
+        say(
+            f"{weights_path}: {len(lacking):,} of {len(needed):,} features with a weight are "
+            f"nowhere in {path}: {_some(lacking)}"
+        )
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first few of some names."""
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -132,7 +132,9 @@ class ListStore:
         """
         for kbest in lists:
             kbest.finite_gains()
-            kbest.check_scored()
+            for array in (kbest.score, kbest.rows.value):
+                if array is not None and not np.isfinite(array).all():
+                    raise ValueError(f"sentence {kbest.index}: a score or a value is not finite")
         if len(np.unique(lists.index)) < len(lists):
             return sum(self.add(lists.some(np.array([s]))) for s in range(len(lists)))
         with np.errstate(over="ignore"):
