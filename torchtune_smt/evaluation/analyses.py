@@ -41,11 +41,7 @@ BATCH: Final = 64
 
 
 class Found(NamedTuple):
-    """What an analysis has found.
-
-    draw: draws it to a file in a form, ``png``, ``svg`` or ``pdf``, with a caption.
-    key: what letters in it stand for.
-    """
+    """What an analysis has found; `draw` draws it, and `key` says what letters stand for."""
 
     table: Table
     draw: Callable[..., None]
@@ -124,10 +120,7 @@ def overlap(given: Analysis, of: list[str], n_best: int, data: object) -> Found:
 
 
 def adaptation(given: Analysis, rivals: bool, match: str | None, rows: int | None) -> Found:
-    """Compare the weights of rival features, or of the same features, in two systems.
-
-    match: a regular expression, which names of features have, here and below.
-    """
+    """Compare the weights of rivals, or of the same features; names `match` an expression."""
     systems = given.two()
     (a, b), key = given.labels(systems)
     sets = [_weight_set(*one) for one in zip((a, b), systems.values(), strict=True)]
@@ -257,10 +250,7 @@ def progress(given: Analysis, group_seeds: bool) -> Found:
 
 
 def _progress_of(run: Run) -> dict[str, float | None]:
-    """Return how a run went on, finished or not; None is what it did not record.
-
-    Round 0 is the start; ``test`` is by the weights that were kept.
-    """
+    """Return how a run went on; None is what it did not record. Round 0 is the start."""
     dev = run["bleu/dev"].values if "bleu/dev" in run else []
     test = run["bleu/test_tuned"].values if "bleu/test_tuned" in run else []
     active = [series.values[-1] for name, series in run.items() if name.startswith("active/")]
@@ -337,7 +327,6 @@ ANALYSES: Final[dict[str, Callable[..., Found]]] = {
 
 
 def _weight_set(name: str, output: Output) -> FeatureSet:
-    """Return the weights of a run, or of a file, that are not 0."""
     path = output.path if output.weights is None else output.weights
     if output.kind == "lists":
         raise InputError("is an n-best list, and has no weights", path=path)
@@ -369,7 +358,6 @@ def _tuning_set(output: Output) -> tuple[str, list[list[list[str]]]]:
 
 
 def _feature_sets(given: Analysis, of: list[str], n_best: int, data: object) -> list[FeatureSet]:
-    """Return the sets of features that are given: of each system what `of` says."""
     outputs = given.outputs()
     decoded = [what for what in of if what != WEIGHTS]
     if data is not None and not decoded:
@@ -404,7 +392,6 @@ def _feature_sets(given: Analysis, of: list[str], n_best: int, data: object) -> 
 
 
 def _decoded(given: Analysis, name: str, output: Output, what: str, n_best: int) -> FeatureSet:
-    """Return the features that fire where a set of the data is decoded."""
     if output.weights is None:
         raise InputError(
             f"lies in no run's folder, and cannot decode {what}; give a run", path=output.path

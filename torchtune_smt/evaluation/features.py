@@ -22,9 +22,8 @@ _NUMBERED: Final = re.compile(r"[^~]+_\d+")
 
 
 class FeatureSet(NamedTuple):
-    """Features that are in use.
+    """Features in use: weights, or in how many translations each fires, none of them 0.
 
-    values: none of them 0: weights, or in how many translations a feature fires.
     dense: those of them, or more, that are dense.
     """
 
@@ -115,10 +114,8 @@ def _of(template: str, members: Collection[str], first: FeatureSet, second: Feat
 
 
 class Disagreement(NamedTuple):
-    """Rivals of which two systems prefer different ones.
+    """Rivals, by their left part, of which two systems prefer different ones.
 
-    left: what the rivals have in common, with the template.
-    first, second: the names of the favourites of either system.
     lead: the smaller one of the leads that either system gives its own favourite over the other's.
     """
 
@@ -129,10 +126,7 @@ class Disagreement(NamedTuple):
 
 
 def left_part(name: str) -> str | None:
-    """Return what a feature has in common with its rivals; None for one that has none.
-
-    That is all before the ``~``, if there is something behind the template.
-    """
+    """Return what a feature has in common with its rivals, before the ``~``; None: it has none."""
     left, found, _ = name.partition("~")
     return left if found and not left.endswith((":", "_")) else None
 
@@ -165,17 +159,12 @@ def disagreements(first: Weights, second: Weights) -> list[Disagreement]:
 
 
 def _favourites(names: Sequence[str], weights: Weights) -> list[str]:
-    """Return the features with the largest weight, in their order."""
     largest = max(weights.get(name, 0.0) for name in names)
     return [name for name in names if weights.get(name, 0.0) == largest]
 
 
 class Spelling(NamedTuple):
-    """How often a word occurs.
-
-    tokens: in the references of the sentences that were tuned on, all of them.
-    features: sparse features that translate something by it.
-    """
+    """How often a word is in the references tuned on, and in features that translate by it."""
 
     word: str
     tokens: int

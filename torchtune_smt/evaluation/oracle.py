@@ -66,11 +66,7 @@ def best_choice(statistics: Float64, begin: Int64, score: Callable[[Float64], Fl
 
     From the first ones all lists move at once to what each by itself would gain most by, as long as
     that gains; then hill climbing as in `oracle_bleu`. Where scores are sums over sentences, as
-    those of an error rate, none is better.
-
-    statistics (float64 [n, k])
-    begin (int64 [S + 1])
-    score: of sums of statistics [..., k].
+    those of an error rate, none is better. `score` is of sums of statistics [..., k].
     """
     chosen = begin[:-1].copy()
     owner = np.repeat(np.arange(chosen.size), np.diff(begin))

@@ -27,9 +27,8 @@ def draw_overlaps(
     form: str,
     caption: str = "",
 ) -> None:
-    """Draw bars for each pair of sets and template: features of the first alone, of both, ...
+    """Draw bars for each pair of sets, by their names, and template: features of one or of both.
 
-    pairs: the names of both sets, and what they have in common.
     output, form, caption: as for `torchtune_smt.core.pictures.picture`, here and below.
     """
     size = 8, 1 + 0.3 * sum(len(found) for *_, found in pairs) + 0.4 * len(pairs)
@@ -94,12 +93,9 @@ def draw_weights(
     form: str,
     caption: str = "",
 ) -> None:
-    """Draw a point for each sparse feature with a weight in either of two systems.
+    """Draw a point for each sparse feature with a weight in either of two systems, given by name.
 
     Where there are none it is dense ones, whose weights are much larger.
-
-    first, second: the name of a system, and its weights.
-    dense: dense features.
     """
     (a, ours), (b, theirs) = first, second
     groups = by_template(ours.keys() | theirs.keys(), dense)
@@ -141,10 +137,7 @@ def draw_spellings(
 def draw_orders(
     sizes: Mapping[str, Mapping[int, int]], output: IO[bytes], form: str, caption: str = ""
 ) -> None:
-    """Draw how many segments of each size have whose order in a reference.
-
-    sizes: by whose order it is: the number of segments of so many words.
-    """
+    """Draw how many segments have whose order in a reference, by their numbers of words."""
     lengths = sorted({size for counts in sizes.values() for size in counts})
     with picture(output, form, caption=caption, figsize=(8, 4)) as (_, axis):
         places, bottom = np.arange(len(lengths)), np.zeros(len(lengths))
@@ -192,10 +185,7 @@ def draw_contributions(
     form: str,
     caption: str = "",
 ) -> None:
-    """Draw what features add in two systems: to the lead of the first one's translation in either.
-
-    Of systems with different models, which score their own translations alone, to the score.
-    """
+    """Draw what features add to the lead of the first translation in either system, or scores."""
     size = 8, 1.5 + 0.35 * len(found)
     with picture(output, form, caption=caption, figsize=size) as (_, axis):
         places = np.arange(len(found))

@@ -231,7 +231,7 @@ def write_report(
 def _decode(
     output: Output, outputs: Outputs, wanted: Sequence[int], opened: Open
 ) -> _Decoded | str:
-    """Return some sentences decoded with the weights of a run, or why there are none."""
+    """Decode some sentences with the weights of a run, or say why not."""
     if output.weights is None:
         return "the run that made it is not known"
     if outputs.corpus is None:
@@ -276,7 +276,7 @@ def _largest(weights: Mapping[str, float], dense: Collection[str]) -> dict[str, 
 
 
 def _addends(mine: _Decoded, other: _Decoded, i: int) -> list[dict[str, Any]]:
-    """Return what a run's features add to the lead of its translation, the largest first."""
+    """Return what features add to the lead of a translation, the largest first."""
     ours, theirs, found = mine.rows[i], other.rows[i], []
     for name in sorted(ours.keys() | theirs.keys()):
         weight, difference = mine.weights.get(name), ours.get(name, 0.0) - theirs.get(name, 0.0)
@@ -287,7 +287,6 @@ def _addends(mine: _Decoded, other: _Decoded, i: int) -> list[dict[str, Any]]:
 
 
 def _curves(systems: Mapping[str, Sequence[Output]]) -> bytes:
-    """Return the learning curves of all runs that have some, as SVG."""
     found: dict[str, list[Any]] = {}
     for name, outputs in systems.items():
         folders = [o.folder for o in outputs if o.folder and (o.folder / METRICS).is_file()]
@@ -301,7 +300,6 @@ def _curves(systems: Mapping[str, Sequence[Output]]) -> bytes:
 
 
 def _model(name: str, output: Output, decoded: _Decoded, outputs: Outputs) -> dict[str, Any]:
-    """Return the largest weights of each template, with sentences in which they fire."""
     assert output.folder is not None and outputs.corpus is not None
     weights: dict[str, list[dict[str, Any]]] = {}
     for template, features in decoded.largest.items():

@@ -37,8 +37,7 @@ Score = Callable[[Float64], Float64]
 class PValue(NamedTuple):
     """The probability of a difference at least this large if there were none.
 
-    trials: the random trials, or all arrangements there are.
-    exact: all arrangements were counted.
+    trials: random ones, or, if it is `exact`, all arrangements that there are.
     """
 
     value: float
@@ -137,10 +136,7 @@ def _p_value(differences: Float64, observed: Float64, exact: bool = False) -> PV
 
 
 def _arranged_sums(rows: Float64) -> Float64:
-    """Return the sums over the sentences after each permutation of the runs within each.
-
-    From float64 [n, runs, statistics] to [(runs!)^n, runs, statistics].
-    """
+    """Return the sums [(runs!)^n, runs, statistics] after each permutation within each sentence."""
     n, runs, _ = rows.shape
     orders: Int64 = np.array(list(permutations(range(runs))))
     # The arrangement's number, written with a digit for each sentence.
@@ -267,8 +263,7 @@ class Evaluation:
     def median_run(self, system: str) -> int:
         """Return the number (from 0) of a system's median run by the first metric.
 
-        Of an even number of runs it is the lower of the two in the middle; of runs with equal
-        scores the first.
+        Of two in the middle it is the lower one, of runs with equal scores the first.
         """
         order = np.argsort(self._measured[0].run_scores(system), kind="stable")
         return int(order[(order.size - 1) // 2])
@@ -304,8 +299,6 @@ class Evaluation:
 
 
 class _Metric:
-    """The systems as one metric sees them."""
-
     def __init__(
         self, systems: Mapping[str, Sequence[Sequence[str]]], extractor: StatisticsExtractor
     ) -> None:

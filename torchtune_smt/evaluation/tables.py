@@ -85,10 +85,7 @@ class Table(NamedTuple):
         return "\n".join([*begin, head, r"\midrule", *rows, *end]) + "\n"
 
     def csv(self) -> str:
-        """Return head and rows, all numbers unrounded.
-
-        An apostrophe stands before a text that a spreadsheet would take for a formula.
-        """
+        """Return head and rows, all numbers unrounded; an apostrophe keeps formulas texts."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows([_csv(cell) for cell in row] for row in (self.head, *self.rows))
@@ -176,11 +173,8 @@ class Results(NamedTuple):
     ) -> Results:
         """Return the scores of systems, and how they compare with a baseline.
 
-        outputs: of all systems.
         test, sampling, text: arguments of `Evaluation.compare`, of it and of `Evaluation.scores`,
             and of `Evaluation`.
-
-        Raises InputError: an argument is out of range.
         """
 
         def oracle(output: Output) -> float:

@@ -137,8 +137,7 @@ def ngram_differences(
 ) -> tuple[list[NgramDifference], list[NgramDifference]]:
     """Return the n-grams (n = 1..4) that the first system gets more often, and those the second.
 
-    They are ranked by the ratio of matches, one added to each (as compare-mt does), then by their
-    number and length.
+    They are ranked by the ratio of matches, one added to each (compare-mt), number and length.
     """
     ours, theirs = _matches(first, references), _matches(second, references)
 
@@ -184,7 +183,7 @@ def align(first: Sequence[str], second: Sequence[str]) -> list[Piece]:
 
 
 class Segment(NamedTuple):
-    """The same words, as the one translation has them and, in another order, as the other."""
+    """The same words, as one translation has them, and the other in another order."""
 
     first: list[str]
     second: list[str]
@@ -274,6 +273,5 @@ def reference_order(segment: Segment, references: Sequence[Words]) -> Order:
 
 
 def _within(words: Words, sentence: Words) -> bool:
-    """Return whether words stand in a sentence in their order."""
     rest = iter(sentence)
     return all(word in rest for word in words)

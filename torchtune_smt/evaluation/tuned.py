@@ -354,7 +354,6 @@ def _check_apart(dev: ListSet, test: ListSet) -> None:
 
 
 def _used(lists: KBestLists) -> Bool:
-    """Return whether hypotheses have each of the features that lists know."""
     assert lists.features is not None
     found = np.zeros(len(lists.features), np.bool_)
     mark(found, lists.rows.feature)
@@ -391,10 +390,7 @@ def _folds(group: Int64, folds: int, seed: int) -> Int64:
 
 
 class _Chosen(NamedTuple):
-    """The hypotheses that were chosen of a set.
-
-    `seen`: under weights that were tuned on them; `folds`: under those of several folds.
-    """
+    """What was chosen of a set, under weights tuned on it (`seen`) or of several folds."""
 
     what: str
     set: ListSet
@@ -405,7 +401,6 @@ class _Chosen(NamedTuple):
 
 
 def _judged(one: _Chosen, metric: Metric, seed: int, samples: int) -> Judged:
-    """Return how a choice is judged by a metric."""
     lists, before, after = one.lists, one.lists.begin[:-1], one.chosen
     own = lists.statistics is not None and lists.measure == measure_of(metric)
     if not own:
@@ -443,7 +438,6 @@ def _judged(one: _Chosen, metric: Metric, seed: int, samples: int) -> Judged:
 
 
 def _ranges(lists: KBestLists, start: Float64, weights: Float64) -> list[WeightRange]:
-    """Return what other values each weight could have."""
     assert lists.features is not None and lists.statistics is not None
     active, candidates = candidates_of(lists)
     own = weights[active]
@@ -494,10 +488,7 @@ def look_at(
     called: str,
     filters: Sequence[str],
 ) -> None:
-    """Tell what is suspicious about lists; InputError: nothing can be tuned on them.
-
-    filters: what the metric leaves out of account.
-    """
+    """Tell what is suspicious about lists, whose metric `filters`, or refuse them."""
     of_lists = [references[number] for number in lists.index.tolist()]
     if not any(map(any, of_lists)):
         raise InputError("has no word: no error rate is defined without", path=called)
@@ -524,10 +515,7 @@ def own_references(stored: StoredLists, name: str) -> Mapping[int, list[str]]:
 
 
 def references_of_files(paths: Sequence[str], stored: StoredLists) -> dict[int, list[str]]:
-    """Return the references of each sentence, by its number: of lines with ids, or by lines.
-
-    Sentences without a list get numbers, too.
-    """
+    """Return the references of all sentences, by number: of lines with ids, or by lines."""
     lists, n = stored.lists, stored.n_sentences
     ids = None if lists.ids is None else lists.ids.names(range(len(lists.ids)))
     there = set() if ids is None else {ids[number] for number in lists.index.tolist()}
