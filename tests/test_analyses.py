@@ -21,7 +21,6 @@ from small_lists import put, weights_of
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import Origin, save_weights
 from torchtune_smt.evaluation.features import (
     FeatureSet,
@@ -376,18 +375,6 @@ def test_planted_orders(tmp_path):
     assert "- sentences: 4, with words in another order: 3\n" in text
     assert "- segments where a reference has the order of b: 1 (33.3%)\n" in text
     assert "- the first 1 of 3 rows\n" in text
-
-
-def test_sentences_of_which_something_is_said(run):
-    """Those whose source matches; what a run translates is read from its folder."""
-    lines = read_lines(run.folder / "test.translations.txt")
-    put(run.place, {"turned": [" ".join(reversed(line.split())) for line in lines]})
-    given = ["reordering", run.folder, "turned", "table=csv", "rows=null"]
-    every = {row["sentence"] for row in analyse(run.place, *given).rows()}
-    chosen = {row["sentence"] for row in analyse(run.place, *given, "match='^ich '").rows()}
-    sources = enumerate(example_source("test"), 1)
-    assert chosen == {str(i) for i, source in sources if source.startswith("ich ")} & every
-    assert 0 < len(chosen) < len(every)
 
 
 # Progress

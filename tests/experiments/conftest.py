@@ -1,7 +1,6 @@
 """The experiments' scripts are no package: their folders are put where Python looks for modules."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ for folder in ("reproduce", "record", "bench"):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def whole_example(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Experiments are on the whole example, but for a module that says SHORT."""
+def whole_example():
     with pytest.MonkeyPatch.context() as patch:
-        if not getattr(request.module, "SHORT", False):
-            patch.setenv("SHORT_EXAMPLE", str(short_example.WHOLE))
+        patch.setenv("SHORT_EXAMPLE", str(short_example.WHOLE))
         yield

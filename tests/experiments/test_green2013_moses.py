@@ -1,15 +1,12 @@
 """The reproduction of Green et al. (2013) with Moses's tables: no tuning."""
 
 import csv
-import json
 from dataclasses import replace
 
 import green2013_moses
 import pytest
 from forecast import read_measured
 from green2013_moses import ROWS, Options, Result
-
-from torchtune_smt.core.errors import InputError
 
 
 @pytest.fixture
@@ -31,23 +28,6 @@ RESULT = Result(
     end="2026-11-22",
     overrides="tuner=mira",
 )
-
-
-def test_what_is_done_is_not_done_again(options, monkeypatch):
-    """Neither tuned nor translated; other overrides are another run."""
-    folder = green2013_moses.place(options, "mira_dense", 1)
-    folder.mkdir(parents=True)
-    overrides = green2013_moses.overrides("mira_dense", 1, options)
-    done = replace(RESULT, overrides=" ".join(overrides))
-    done.save(folder)
-    (folder / "weights.txt.gz").touch()
-    (folder / "run.json").write_text(json.dumps({"overrides": list(overrides), "parts": []}))
-    monkeypatch.setattr(
-        green2013_moses.subprocess, "run", lambda *a, **k: pytest.fail("translates")
-    )
-    assert green2013_moses.do_run("mira_dense", 1, options) == done
-    with pytest.raises(InputError, match="was run with tuner=mira"):
-        green2013_moses.do_run("mira_dense", 1, replace(options, extra=("decoder.k=5",)))
 
 
 def test_tables(options):

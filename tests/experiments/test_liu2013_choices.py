@@ -6,15 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import liu2013
 import liu2013_choices
 import numpy as np
 import pytest
 import runs
 from liu2013_choices import choose
-from liu2013_rows import ROWS, corpus_overrides, row_overrides
+from liu2013_rows import ROWS, row_overrides
 from runs import Run, sweep
-from stand_ins import FakeCorpus, FakeTrain, options, result
+from stand_ins import FakeTrain, options
 
 from torchtune_smt.core.errors import InputError
 
@@ -60,34 +59,3 @@ def test_nothing_is_chosen_where_no_value_tunes(tmp_path, monkeypatch):
     said = "no value of optimizer.lr can be chosen from runs of 2 iterations: .* more --sweep"
     with pytest.raises(InputError, match=said):
         choose(row, FakeDevtest(), run, chosen)
-
-
-def test_what_is_to_be_taken_over_has_to_be_there(tmp_path, monkeypatch, capsys):
-    found: list[Run] = []
-    monkeypatch.setattr(liu2013, "complete", lambda run, _: bool(found.append(run)))
-    given = ["--sweep", "--seeds", "1", "2", "--set", "decoder.pop_limit=30"]
-
-    def refused(key, seed, *arguments):
-        chosen = options(tmp_path, *given, *arguments)
-        cure = "takes over what oscar chooses with seed 1, .*: run --rows oscar too"
-        with pytest.raises(InputError, match=cure):
-            liu2013.do_row(key, FakeCorpus(), "multi30k", seed, chosen)
-
-    refused("oscar_single", 1)
-    refused("oscar", 2)
-    # Neither other options nor another part of the data will do.
-    of_all = list(corpus_overrides("multi30k", options(tmp_path, *given)))
-    there = result("oscar", chosen="regularizer.lambda2=3e-09", overrides=of_all)
-    there.save(tmp_path / "multi30k" / "oscar-2000")
-    refused("oscar_single", 1, "--set", "decoder.pop_limit=200")
-    refused("oscar_single", 1, "--train-sentences", "5000")
-    assert not found
-    chosen = options(tmp_path, *given, "--set", "decoder.pop_limit=30", "decoder.keep_mb=3")
-    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, chosen)
-    assert found.pop().overrides[-1] == "regularizer.lambda2=3e-09"
-    assert capsys.readouterr().out == ""
-    # Without --sweep there is a default, and it is said.
-    plain = options(tmp_path, "--train-sentences", "0")
-    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, plain)
-    assert found.pop().overrides[-1] == "regularizer.lambda2=3e-8"
-    assert capsys.readouterr().out == "  regularizer.lambda2=3e-8, by default\n"
