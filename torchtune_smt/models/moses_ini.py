@@ -108,9 +108,6 @@ def read_any_weights(
     file = ini.weight_file
     if file is None:
         return names, values
-    if not file.exists():
-        message = f"there is no file {file}; name the one with the sparse weights"
-        raise ini.error(message, ini.value("weight-file")[1])
     sparse, more = read_weights(file)
     named = sparse.names(range(len(sparse)))
     for name in named:
@@ -357,20 +354,15 @@ class MosesIni(Sections):
 
     def _width(self, feature: Feature) -> int | None:
         """Return how many weights a feature has; None if its line does not say."""
-        text = feature.settings.get("num-features")
-        said = None if text is None else self._integer(text, feature.line)
         if feature.kind in _PHRASES:
-            return said
-        width = 1
-        if feature.kind == _REORDERING:
-            try:
-                width = ReorderingType.parse(feature.settings.get("type", "")).scores
-            except ValueError as error:
-                raise self.error(str(error), feature.line) from None
-        if said not in (None, width):
-            message = f"{feature.name} has {width} scores, and not num-features={said}"
-            raise self.error(message, feature.line)
-        return width
+            text = feature.settings.get("num-features")
+            return None if text is None else self._integer(text, feature.line)
+        if feature.kind != _REORDERING:
+            return 1
+        try:
+            return ReorderingType.parse(feature.settings.get("type", "")).scores
+        except ValueError as error:
+            raise self.error(str(error), feature.line) from None
 
     def _check_weights(self, features: Mapping[str, Feature]) -> None:
         """Refuse weights of no feature, and features that have none, or another number of them."""
