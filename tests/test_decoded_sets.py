@@ -43,8 +43,7 @@ def change(folder: Path, option: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["compare", "samples=5", "html=page.html"], ["analyse", "explain", "sentence=3"]],
+    "arguments", [["compare", "samples=5", "html=page.html"], ["analyse", "explain", "sentence=3"]]
 )
 def test_a_sentence_that_is_too_long_is_named(run, short, tmp_path, arguments):
     first, second = read_lines(EXAMPLE / "test.de")[:2]

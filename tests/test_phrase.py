@@ -141,10 +141,7 @@ def weights(**changed):
     )
 
 
-PHRASES = [
-    Phrase(("u",), ("a",), (0.0, 0.0), ()),
-    Phrase(("u", "v"), ("b", "c"), (-0.5, 0.0), ()),
-]
+PHRASES = [Phrase(("u",), ("a",), (0.0, 0.0), ()), Phrase(("u", "v"), ("b", "c"), (-0.5, 0.0), ())]
 
 
 @pytest.mark.parametrize("kind", [None, MSD])

@@ -12,10 +12,7 @@ _EXTREMES = (0, 1, -1, 127, 128, 255, 2**15, 2**31 - 1, 2**31, -(2**31), 2**32, 
 
 
 def mutated(
-    data: bytes,
-    draw: random.Random,
-    others: Sequence[bytes] = (),
-    tokens: Sequence[bytes] = (),
+    data: bytes, draw: random.Random, others: Sequence[bytes] = (), tokens: Sequence[bytes] = ()
 ) -> bytes:
     """Return `data` after one to four pieces of damage.
 

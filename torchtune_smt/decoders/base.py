@@ -92,10 +92,7 @@ class Decoder(Checked, ABC):
         return None
 
     def sentences(
-        self,
-        name: str,
-        read: Callable[[], Corpus | None],
-        report: Callable[[str], None] = print,
+        self, name: str, read: Callable[[], Corpus | None], report: Callable[[str], None] = print
     ) -> Sentences | None:
         """Return the sentences of a set that can be decoded, with their references: all.
 

@@ -89,12 +89,7 @@ class _Room(NamedTuple):
 
 @inner
 def _search(
-    chart: Chart,
-    targets: Targets,
-    unique: bool,
-    room: _Room,
-    item: Int32,
-    used: Int64,
+    chart: Chart, targets: Targets, unique: bool, room: _Room, item: Int32, used: Int64
 ) -> bool:
     """Go on with the search until it is finished, or an array is full; return whether it is.
 

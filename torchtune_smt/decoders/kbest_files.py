@@ -274,10 +274,7 @@ class KBestFiles(Decoder):
         return other
 
     def sentences(
-        self,
-        name: str,
-        read: Callable[[], Corpus | None],
-        report: Callable[[str], None] = print,
+        self, name: str, read: Callable[[], Corpus | None], report: Callable[[str], None] = print
     ) -> Sentences | None:
         """Return the sentences of a set that have a list, with their references.
 
