@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from commands import run_command, train_until_saved
 
 from torchtune_smt.core.resources import example_folder
-from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
@@ -35,16 +34,14 @@ Lists = Sequence[Sequence[Hypothesis]]
 
 
 class Listed(Decoder):
-    """Decodes sentence i to list i, in the order of its weights; a list may be empty."""
+    """Decodes sentence i to list i, in the order of its weights."""
 
-    def __init__(self, lists: Lists) -> None:
+    def __init__(self, lists):
         self.lists = lists
         self.dense_names = ["lm"]
         self.features, self.words = Vocabulary(self.dense_names), Vocabulary()
 
-    def decode(
-        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
-    ) -> KBestLists:
+    def decode(self, sources, snapshot, *, k=None):
         found = []
         for source in sources:
             self.meet([source])
@@ -61,19 +58,19 @@ class Listed(Decoder):
             names=self.features,
         )
 
-    def meet(self, sources: Sequence[Source]) -> None:
+    def meet(self, sources):
         for source in sources:
             for text, row in self.lists[source.index]:
                 self.features.intern(list(row))
                 self.words.intern(text.split())
 
 
-def joint_of(hiero: Lists, phrase: Lists) -> JointDecoder:
+def joint_of(hiero, phrase):
     models: Any = SimpleNamespace(models={"hiero": None, "phrase": None})
     return JointDecoder(models, lambda **_: Listed(hiero), lambda **_: Listed(phrase))
 
 
-def lists(random: Random, sentences: int, most: int) -> Lists:
+def lists(random, sentences, most):
     return [
         [
             (
@@ -87,13 +84,11 @@ def lists(random: Random, sentences: int, most: int) -> Lists:
     ]
 
 
-def score(row: Mapping[str, float], weights: Mapping[str, float], prefix: str = "") -> float:
+def score(row, weights, prefix=""):
     return sum(weights.get(prefix + name, 0.0) * value for name, value in row.items())
 
 
-def union(
-    parts: Mapping[str, Sequence[Hypothesis]], weights: Mapping[str, float]
-) -> list[tuple[str, dict[str, float]]]:
+def union(parts, weights):
     """The pooled list of one sentence, written down as the class describes it."""
     ranked, mass, grams = {}, Counter[str](), Counter[tuple[str, ...]]()
     for name, found in parts.items():
@@ -124,9 +119,7 @@ def union(
     return sorted(pool, key=lambda one: -score(one[1], weights))
 
 
-def decoded(
-    decoder: Decoder, weights: Mapping[str, float], n: int, k: int | None = None
-) -> KBestLists:
+def decoded(decoder, weights, n, k=None):
     return decoder.decode([Source(i) for i in range(n)], FrozenWeights.of(weights), k=k)
 
 
@@ -184,7 +177,7 @@ def tuned(tmp_path_factory):
     return place
 
 
-def weights_of(run: Path) -> dict[str, float]:
+def weights_of(run):
     names, values = read_weights(run / "weights.txt.gz")
     return names.named(range(len(names)), values)
 
