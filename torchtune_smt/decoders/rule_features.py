@@ -35,50 +35,6 @@ from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.lm.classes import WordClasses
 
 
-class RuleSpelling:
-    """Spells what the templates' `features` return, without a Python string for each name.
-
-    All of the templates say how they spell, and look at words, or all at classes. Several threads
-    may ask at once. `texts` are those of either side, `beginning` stands before the names.
-    """
-
-    def __init__(
-        self,
-        grammar: Grammar,
-        templates: Sequence[RuleTemplate],
-        texts: tuple[Texts, Texts],
-        beginning: str,
-    ) -> None:
-        self._grammar = grammar
-        self._spelling = np.array([spelling_of(template) for template in templates], np.int64)
-        self._least = np.array([min_count_of(template) for template in templates], np.float64)
-        beginnings = [f"{beginning}{text}".encode() for text in PREFIXES]
-        # A bytearray, since numba compiles anew for arrays that are read-only.
-        self._prefix = np.frombuffer(bytearray().join(beginnings), np.uint8)
-        self._prefix_begin = offsets([len(text) for text in beginnings])
-        self._source, self._target = texts
-
-    def names(self, rules: Int64, occurred: Float64) -> tuple[UInt8, Int64, Int64]:
-        """Return letters and begins of the names of rules, and the begins of each rule's names."""
-        grammar = self._grammar
-        sides = grammar.rule_source[rules].astype(np.int64)
-        source_first, source = gather(grammar.source_begin, grammar.source_symbols, sides)
-        target_first, target = gather(grammar.target_begin, grammar.target_symbols, rules)
-        return spell(
-            self._spelling,
-            self._least,
-            occurred,
-            self._prefix,
-            self._prefix_begin,
-            source,
-            source_first,
-            target,
-            target_first,
-            *self._source.of(source),
-            *self._target.of(target),
-        )
-
-
 def spelling_of(template: RuleTemplate) -> int | None:
     """Return how a template spells, if its `features` are those of a class that says so."""
     found: int | None = declared(template, "spelling", "features")
@@ -180,12 +136,20 @@ class RuleFeatures:
         self._counted = bool(self._least.any())
         if self._counted:
             grammar.rule_counts(np.empty(0, np.int64))
-        self._spelling: list[RuleSpelling] = []
+        # What spells the names of templates that say how, of words and of classes: there are no
+        # Python strings then.
+        self._spelling: list[tuple[Int64, Float64, tuple[UInt8, Int64], tuple[Texts, Texts]]] = []
         spelt = all(spelling_of(template) is not None for template in self.templates)
         if spelt and not self._aligned and not self._oriented:
             for beginning, texts in zip(("", OF_CLASSES), self._texts, strict=False):
                 some = [t for t in self.templates if of_classes(t) == bool(beginning)]
-                self._spelling.append(RuleSpelling(grammar, some, texts, beginning))
+                how = np.array([spelling_of(template) for template in some], np.int64)
+                least = np.array([min_count_of(template) for template in some], np.float64)
+                prefixes = [f"{beginning}{text}".encode() for text in PREFIXES]
+                # A bytearray, since numba compiles anew for arrays that are read-only.
+                letters = np.frombuffer(bytearray().join(prefixes), np.uint8)
+                begins = offsets([len(text) for text in prefixes])
+                self._spelling.append((how, least, (letters, begins), texts))
         self.orientations = list(orientations) if self._oriented else []
         self.per_rule = 1 + 2 * len(self.orientations)
         # The rows that there are, and the numbers plus one among them of each rule's, so that pages
@@ -295,8 +259,13 @@ class RuleFeatures:
         if self._spelling:
             begin: Int64 = np.zeros(rules.size + 1, np.int64)
             parts, owners = [], []
-            for spelling in self._spelling:
-                letters, name, own = spelling.names(rules, occurred)
+            numbers = grammar.rule_source[rules].astype(np.int64)
+            source_first, left = gather(grammar.source_begin, grammar.source_symbols, numbers)
+            target_first, right = gather(grammar.target_begin, grammar.target_symbols, rules)
+            both = left, source_first, right, target_first
+            for how, least, prefix, (sources, targets) in self._spelling:
+                texts = sources.of(left) + targets.of(right)
+                letters, name, own = spell(how, least, occurred, *(prefix + both + texts))
                 parts.append(self.features.intern_spans(letters, name[:-1], name[1:]))
                 owners.append(np.repeat(np.arange(rules.size), np.diff(own)))
                 begin += own
