@@ -165,7 +165,7 @@ BAD_MODELS = [
     ("Distortion\n", "Distortion name=D\n", 14, "one not called Distortion0"),
     ("Distortion\n", "Distortion\nLexicalReordering type=msd-forward-f\n", 15, "second reordering"),
     ("Distortion\n", "Distortion x\n", 14, "'x' is no setting"),
-    ("type=wbe-msd-", "type=wbe-", 13, "reordering type"),
+    ("type=wbe-msd-", "type=wbe-", 13, "type of a reordering model"),
     ("name=LM1", "name=TranslationModel0", 15, "another feature is called TranslationModel0"),
     ("path=table.gz", "path=table.gz path=b", 12, "stands here twice"),
     ("name=LexicalReordering0", "name=LM0", 13, "is called LM0"),
