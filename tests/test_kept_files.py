@@ -7,7 +7,7 @@ import shlex
 import shutil
 
 import pytest
-from commands import MODEL, SMALL, content, run_command, train
+from commands import MODEL, SMALL, content, run_command
 from small_lists import ON_LISTS, put
 
 from torchtune_smt.cli.systems import find_systems
@@ -126,14 +126,6 @@ def test_what_a_stranger_recorded_is_shown_as_text(two):
     outcome = run_command("compare", "strange", "b", folder=two)
     assert "\x1b" not in outcome.out + outcome.err
     assert "| features=\\x1b[31mred\\nline | " in outcome.out
-
-
-def test_a_finished_run_is_still_overwritten(place, run):
-    options = ["features=dense", "data.test=null", "tuner.epochs=1"]
-    train(place, "run_twice", *options)
-    (place / "run_twice" / "weights.txt.gz").write_bytes(b"")
-    train(place, "run_twice", *options, "overwrite=true")
-    assert (place / "run_twice" / "weights.txt.gz").read_bytes()
 
 
 # What the run in a folder that is emptied is to read

@@ -190,7 +190,7 @@ def test_weights_that_were_moved_or_are_of_another_tool(run, moved, tmp_path):
     bare = tmp_path / "bare.txt"
     lines = [line for line in read_lines(run.weights) if not line.startswith("#")]
     bare.write_text("\n".join(lines))
-    said = f"{bare}: does not say which model the weights belong to"
+    said = f"{bare}: lies in no run's folder, which would say how to open the model"
     assert said in refused(run.place, bare)
     for weights, which in (
         (moved, ["data=example", *MODEL]),

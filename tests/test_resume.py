@@ -405,10 +405,7 @@ def test_more_iterations(run, place):
     run_command("train", "resume='mert longer'", "tuner.iterations=2", folder=place).check()
     for name in ("weights.txt.gz", "dev.translations.txt"):
         assert (longer / name).read_bytes() == (whole / name).read_bytes()
-    text = (whole / "train.log").read_text()
-    assert "k-best lists of all iterations in " in text
-    assert "mert whole/lists (they stay there)" in text
-    assert "; holding the lists of 2 iterations (0." in text
+    assert "mert whole/lists (they stay there)" in (whole / "train.log").read_text()
     more = ["tuner.iterations=3", "tuner.keep_lists=false"]
     outcome = run_command("train", "resume='mert longer'", *more, folder=place)
     assert "what more rounds would start from is not there (tuner.keep_lists=true" in outcome.err

@@ -444,7 +444,6 @@ class Compared:
         the data that the runs have in common.
 
         with_source: whether the corpus is wanted even where at most its references are needed.
-
         """
         split = self.split
         self.check_words(output.path for output in every if output.kind == "run")

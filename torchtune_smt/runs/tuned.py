@@ -143,17 +143,10 @@ class TunedSystem:
             )
         if self.names_model:
             return origin
-        if origin is None:
-            raise InputError(
-                "does not say which model the weights belong to, and lies in no run's folder; give "
-                "the model, as in data=NAME model=hiero, or data=NAME model=files "
-                "model.grammar=FILE model.language_model=FILE",
-                path=self.path,
-            )
+        model = "" if origin is None else f": they belong to the grammar {origin.parts['grammar']}"
         raise InputError(
-            f"lies in no run's folder, which would say how to open its model; give the options "
-            f"that it was tuned with, above all data=... and model=...: it belongs to the grammar "
-            f"{origin.parts['grammar']}",
+            "lies in no run's folder, which would say how to open the model of these weights; give "
+            "the options that they were tuned with, above all data=... and model=..." + model,
             path=self.path,
         )
 
