@@ -362,7 +362,7 @@ def test_more_epochs(run, place, monkeypatch):
         "this run is finished; to make it longer give more rounds (tuner.epochs=N)"
     )
     refused = run_command("train", "resume=longer", "tuner.epochs=1", folder=place)
-    assert "this run is finished, after 1 of them" in refused.err
+    assert "this run is finished; to make it longer" in refused.err
     assert shorter.weights.exists()
     before, replace = kept(shorter.folder), Path.replace
 

@@ -70,7 +70,7 @@ def _append_step(folder: Path) -> None:
 
 def _write_run(folder: Path) -> None:
     folder.mkdir()
-    fuzz_checkpoint.write(folder / "checkpoint.pt", 0)
+    fuzz_checkpoint.write(folder / "checkpoint.pt")
     fuzz_checkpoint.fill(folder / "lists")
     _append_step(folder)
     (folder / "metrics.jsonl").write_text('{"step": 0, "bleu/dev": 40.0}\n')
@@ -98,7 +98,7 @@ def _read_run(folder: Path) -> object:
 
 
 def _resume(folder: Path) -> object:
-    found = fuzz_checkpoint.result(folder / "checkpoint.pt", 0)
+    found = fuzz_checkpoint.result(folder / "checkpoint.pt")
     lists = ListStore.open(folder / "lists", n_dense=2)
     try:
         lists.load_state_dict(fuzz_checkpoint.fill(folder.with_name("lists")).state_dict())
@@ -116,7 +116,7 @@ def _append(folder: Path) -> None:
     printed = Transcript()
     printed.open(folder / "train.log", append=False)
     printed.close()
-    fuzz_checkpoint.write(folder / "checkpoint.pt", 0)
+    fuzz_checkpoint.write(folder / "checkpoint.pt")
     fuzz_checkpoint.fill(folder / "lists")
     with RunLog(folder):
         pass

@@ -271,11 +271,8 @@ def of_skipped(corpus: Corpus | None, count: int) -> str:
     """Return what is added on lines that data.empty=skip left out, where a count has them."""
     if corpus is None or not corpus.dropped or count != corpus.total:
         return ""
-    first = min(set(range(1, corpus.total + 1)).difference(corpus.lines))
-    lines = corpus.total - len(corpus)
-    said = f"line {first}" if lines == 1 else f"{lines} lines, of which line {first} is the first,"
     return (
-        f"; data.empty=skip left {said} out: leave the same out here, or compare with the files of "
+        "; data.empty=skip left lines out: leave the same out here, or compare with the files of "
         "all references (references=[FILE,...])"
     )
 

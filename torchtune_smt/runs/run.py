@@ -168,13 +168,11 @@ class Run:
         if not longer:
             raise self._finished()
 
-    def _finished(self, done: int | None = None) -> InputError:
-        """Return the error of a run that has nothing left to do, after so many rounds."""
-        after = "" if done is None else f", after {done} of them"
+    def _finished(self) -> InputError:
+        """Return the error of a run that has nothing left to do."""
         return InputError(
-            f"this run is finished{after}; to make it longer give more rounds "
-            f"(tuner.{self.parts.tuner.unit}s=N), or another tuner.patience if none was better for "
-            "long",
+            f"this run is finished; to make it longer give more rounds (tuner."
+            f"{self.parts.tuner.unit}s=N), or another tuner.patience if none was better for long",
             path=self.folder,
         )
 
@@ -187,7 +185,7 @@ class Run:
         # Without weights of its own it was killed while it ended, and does that again.
         ended = done.round > run.rounds or done.is_stale(run.patience)
         if ended and is_finished(folder):
-            raise self._finished(done.round - 1)
+            raise self._finished()
         try:
             run.check_left()
         except ValueError as error:
