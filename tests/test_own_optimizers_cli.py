@@ -32,9 +32,6 @@ class Regularized(ByTheBook):
         super().__init__(params, **options)
 
 
-class OnlyCatchesUp(torch.optim.SGD):
-    def catch_up(self, indices):
-        pass
 '''
 ADAM = "optimizer._target_=torch.optim.SparseAdam"
 
@@ -75,7 +72,6 @@ def test_they_tune(run, name):
 
 
 BAD = {
-    "optimizer._target_=own_optimizers.OnlyCatchesUp": "optimizer: OnlyCatchesUp has no flush",
     "optimizer._target_=own_optimizers.Regularized": (
         "Regularized takes a regularizer and no `unregularized`"
     ),
@@ -83,7 +79,6 @@ BAD = {
         "SparseAdam takes no regularizer, and regularizer=l2 would change nothing; leave it out"
     ),
     f"{ADAM} optimizer.lr=-1": "optimizer: Invalid learning rate: -1",
-    f"{ADAM} tuner=grouping": "set optimizer=fobos_oscar, or leave optimizer out",
 }
 
 

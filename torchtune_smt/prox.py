@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
-from torchtune_smt.regularizers.ops import as_step, group_prox
+from torchtune_smt.regularizers.ops import group_prox
 
 __all__ = ["prox_elastic_net", "prox_group", "prox_l1", "prox_l2", "prox_oscar"]
 
@@ -55,8 +55,7 @@ def prox_group(weights: Tensor, step: Tensor | float, strength: float = 1.0) -> 
     weights (float tensor [..., n]): rows are along the last dimension; a vector is one group.
     step (float, or float tensor that is a scalar or [..., 1])
     """
-    result: Tensor = group_prox(weights, as_step(step), strength)
-    return result
+    return group_prox(weights, step, strength)
 
 
 def prox_oscar(

@@ -120,11 +120,10 @@ class AdaGrad(SparseOptimizer):
     @torch.no_grad()
     def end_epoch(self) -> None:
         """Learn that an epoch is over: with `regularize_each` "epoch" it is time; O(D)."""
-        for group in self.param_groups:
-            for parameter in () if _each_step(group) else group["params"]:
-                if parameter in self.state:
-                    state = self._prepared(group, parameter)
-                    self._regularize(group, rows_of(parameter), state)
+        for group, parameter in self._pairs():
+            if parameter in self.state and not _each_step(group):
+                state = self._prepared(group, parameter)
+                self._regularize(group, rows_of(parameter), state)
 
     def _settle(self, before: Group, group: Group, parameter: Tensor, state: State) -> None:
         super()._settle(before, group, parameter, state)

@@ -22,6 +22,7 @@ from torchtune_smt.optim.state import (
     Group,
     State,
     check_optimizer_name,
+    check_same,
     lengthened,
     plain,
     settings_like,
@@ -123,11 +124,7 @@ class Adapter:
         every = zip(state_dict["param_groups"], self.param_groups, objects, strict=True)
         for saved, group, own in every:
             for name, value in own.items():
-                if saved.get(name) != plain(value):
-                    raise ValueError(
-                        f"the saved state is of {name} {saved.get(name)}, and this optimizer has "
-                        f"{value!r}: build it with the same"
-                    )
+                check_same(name, saved.get(name), value)
             groups.append(settings_like(saved, group))
         parameters = [p for group in self.param_groups for p in group["params"]]
         saved_state: dict[int, State] = state_dict["state"]

@@ -113,8 +113,8 @@ class FOBOS(AveragingOptimizer):
     @torch.no_grad()
     def end_epoch(self) -> None:
         """Learn that an epoch is over: its weights may enter the average, which is O(D)."""
-        for group in self.param_groups:
-            for parameter in group["params"] if group["average"] == "epoch" else ():
+        for group, parameter in self._pairs():
+            if group["average"] == "epoch":
                 state, weight = self._prepared(group, parameter), rows_of(parameter)
                 self._flush(group, weight, state)
                 self._behind.pop(parameter, None)

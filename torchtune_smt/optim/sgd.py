@@ -75,9 +75,8 @@ class SGD(AveragingOptimizer):
 
     def end_epoch(self) -> None:
         """Learn that an epoch is over: its final weights enter the average; O(1)."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self._prepared(group, parameter)["epochs"] += 1
+        for group, parameter in self._pairs():
+            self._prepared(group, parameter)["epochs"] += 1
 
     def _puts_off(self, group: Group) -> bool:
         return False

@@ -42,6 +42,7 @@ from torchtune_smt.optim.state import (
     Vector,
     by_itself,
     check_optimizer_name,
+    check_same,
     check_state,
     lengthened,
     new_state,
@@ -262,8 +263,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 loss = closure()
         work = [
             (group, parameter, *self._gradient(group, parameter))
-            for group in self.param_groups
-            for parameter in group["params"]
+            for group, parameter in self._pairs()
             if parameter.grad is not None
         ]
         stale = False
@@ -289,7 +289,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             ready.append((settings, weight, state, indices, gradient))
         for arguments, (group, parameter, *_) in zip(ready, work, strict=True):
             self._update(*arguments)
-            if group["lazy"] and parameter.grad.is_sparse:
+            if group["lazy"] and parameter.grad is not None and parameter.grad.is_sparse:
                 self._note(group, parameter)
             else:
                 self._flush(*arguments[:3])
@@ -357,7 +357,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         class of these modules becomes one of the same name, derived from it. ValueError: none has
         a parameter of this optimizer, or an embedding has `max_norm`.
         """
-        parameters = [p for group in self.param_groups for p in group["params"]]
+        parameters = [parameter for _, parameter in self._pairs()]
         attach(self, module, parameters)
         self._attached.update(set(parameters) & set(module.parameters()))
 
@@ -365,15 +365,14 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     @torch.no_grad()
     def flush(self) -> None:
         """Bring all rows of all parameters up to date; O(D)."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter in self.state:
-                    state = self._prepared(group, parameter)
+        for group, parameter in self._pairs():
+            if parameter in self.state:
+                state = self._prepared(group, parameter)
+                if parameter in self._behind:
                     settings = {**group, **self._pending[parameter]}
-                    if parameter in self._behind:
-                        self._flush(settings, rows_of(parameter), state)
-                    # From now on weights may be changed by others.
-                    self._places.pop(parameter, None)
+                    self._flush(settings, rows_of(parameter), state)
+                # From now on weights may be changed by others.
+                self._places.pop(parameter, None)
         self._behind.clear()
         self._raise(wait=True)
 
@@ -452,7 +451,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         self._raise(wait=True)
         self._warn("saved")
         result = of_torch(super().state_dict)()
-        parameters = [p for group in self.param_groups for p in group["params"]]
+        parameters = [parameter for _, parameter in self._pairs()]
         state = {}
         for key, entry in result["state"].items():
             if not entry:
@@ -492,12 +491,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         # All has been looked at: from here on nothing fails.
         for group, new in zip(self.param_groups, groups, strict=True):
             group.update(new)
-        self._pending.clear()
-        self._places.clear()
-        self._behind.clear()
-        self._saved.clear()
+        for known in (self._pending, self._places, self._behind, self._saved, self.state):
+            known.clear()
         self._faults = Faults()
-        self.state.clear()
         for parameter, (pending, state) in restored.items():
             self._pending[parameter] = pending
             if "weights" in state:
@@ -521,12 +517,8 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
         """Return the pending settings and the state of a parameter, if they can be its own."""
         saved, kept = dict(entry["pending"]), self._kept(group)
-        regularizer = saved.get("regularizer")
-        if "regularizer" in self.settings and regularizer != plain(group["regularizer"]):
-            raise ValueError(
-                f"the saved state is of regularizer {regularizer}, and this optimizer has "
-                f"{group['regularizer']!r}: build it with the same"
-            )
+        if "regularizer" in self.settings:
+            check_same("regularizer", saved.get("regularizer"), group["regularizer"])
         if entry.keys() - {"weights"} != {*kept, "pending"} or saved.keys() != {*self.settings}:
             raise ValueError(f"{DAMAGED}: it is not what {self._name} keeps")
         check_state(entry, kept, rows_of(parameter))
@@ -693,14 +685,13 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             else:
                 yield nonzero_rows(part).nonzero()[:, 0] + begin
 
+    def _pairs(self) -> list[tuple[Group, Tensor]]:
+        """Return all parameters, each with its group."""
+        return [(group, p) for group in self.param_groups for p in group["params"]]
+
     def _find(self, parameter: Tensor | None) -> tuple[Group, Tensor]:
         """Return a parameter and its group."""
-        found = [
-            (group, candidate)
-            for group in self.param_groups
-            for candidate in group["params"]
-            if parameter is None or candidate is parameter
-        ]
+        found = [pair for pair in self._pairs() if parameter is None or pair[1] is parameter]
         if len(found) != 1:
             raise ValueError(f"say which parameter of the optimizer: {len(found)} are meant")
         return found[0]
@@ -724,14 +715,13 @@ class AveragingOptimizer(SparseOptimizer):
         late = {*self._behind}
         super().flush()
         # What is written to weights from now on has not been there before.
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                state = {} if parameter in late else self.state.get(parameter, {})
-                if "total" in state:
-                    settings = {**group, **self._pending[parameter]}
-                    state["total"] = self._total(settings, rows_of(parameter), state)
-                    if "last" in state and not self.marks:
-                        state["last"].fill_(self._clock(settings, state))
+        for group, parameter in self._pairs():
+            state = {} if parameter in late else self.state.get(parameter, {})
+            if "total" in state:
+                settings = {**group, **self._pending[parameter]}
+                state["total"] = self._total(settings, rows_of(parameter), state)
+                if "last" in state and not self.marks:
+                    state["last"].fill_(self._clock(settings, state))
 
     @torch.no_grad()
     def averaged(self, parameter: Tensor | None = None) -> Tensor:

@@ -105,6 +105,15 @@ def check_optimizer_name(state: Mapping[str, Any], name: str) -> None:
         )
 
 
+def check_same(name: str, saved: Any, own: Any) -> None:
+    """Raise ValueError if a setting that is named in a saved state is another one."""
+    if saved != plain(own):
+        raise ValueError(
+            f"the saved state is of {name} {saved}, and this optimizer has {own!r}: build it with "
+            "the same"
+        )
+
+
 def check_state(entry: Mapping[str, Any], kept: Kept, weight: Tensor) -> None:
     """Raise ValueError if what was saved of a parameter cannot be what is kept of it."""
     lengths = {0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakKeyDictionary
@@ -93,6 +95,16 @@ UNCHECKED: ContextVar[bool] = ContextVar("UNCHECKED", default=False)
 """Whether the proxes of this package take numbers as they are: to look would wait for a device."""
 
 
+@contextmanager
+def unchecked(whether: bool) -> Iterator[None]:
+    """Set `UNCHECKED` for a while."""
+    before = UNCHECKED.set(whether)
+    try:
+        yield
+    finally:
+        UNCHECKED.reset(before)
+
+
 def proximal(
     regularizer: Regularizer, weights: Tensor, step: Tensor | float, checked: bool = True
 ) -> Tensor:
@@ -100,11 +112,8 @@ def proximal(
 
     checked: whether it is looked at whether numbers are finite, which waits for a device.
     """
-    before = UNCHECKED.set(not checked)
-    try:
+    with unchecked(not checked):
         found: Any = regularizer.prox(weights, step)
-    finally:
-        UNCHECKED.reset(before)
     name = type(regularizer).__name__
     if not isinstance(found, Tensor) or found.shape != weights.shape:
         raise InputError(

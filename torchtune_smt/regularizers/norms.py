@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtune_smt.core.accepts import Checked, accepting
 from torchtune_smt.regularizers.base import STRENGTH, check_weights
-from torchtune_smt.regularizers.ops import as_step, check_step, elastic_prox, group_prox
+from torchtune_smt.regularizers.ops import check_step, elastic_prox, group_prox
 
 
 class _Elastic(Checked):
@@ -124,10 +124,9 @@ class GroupLasso(Checked):
 
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return each row, shorter by step · strength; `step` may be [rows, 1, ...], or [rows]."""
-        sizes = as_step(step)
-        sizes = sizes.view(-1, 1) if sizes.dim() else sizes
-        result: Tensor = group_prox(_rows(weights), sizes, self.strength)
-        return result.view(weights.shape)
+        if isinstance(step, Tensor) and step.dim():
+            step = step.view(-1, 1)
+        return group_prox(_rows(weights), step, self.strength).view(weights.shape)
 
 
 def _rows(weights: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ import functools
 import importlib
 import math
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +21,7 @@ from torchtune_smt.regularizers.base import (
     UNCHECKED,
     check_weights,
     dimension_error,
+    unchecked,
     unwrapped,
 )
 from torchtune_smt.regularizers.pool_parallel import prox_parallel
@@ -93,26 +93,21 @@ def _differentiable(op: Any, composed: Callable[..., Tensor]) -> Callable[..., T
         ctx.save_for_backward(weights, step)
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        of = partial(_without_checks, composed, ctx.options)
-        pull: Any = torch.func.vjp(of, *ctx.saved_tensors)[1]
-        return *pull(gradient), *(None for _ in ctx.options)
+        with unchecked(True):
+            of = torch.func.vjp(lambda *some: composed(*some, *ctx.options), *ctx.saved_tensors)
+        return *of[1](gradient), *(None for _ in ctx.options)
 
     op.register_fake(lambda weights, *_: torch.empty_like(weights))
     op.register_autograd(backward, setup_context=keep)
 
-    def call(*inputs: Any) -> Tensor:
+    def call(weights: Tensor, step: Tensor | float, *options: Any) -> Tensor:
+        if not isinstance(step, Tensor):
+            step = torch.tensor(step, dtype=torch.float64)
+        inputs = weights, step, *options
         result: Tensor = (composed if _transformed(inputs) else op)(*inputs)
         return result
 
     return call
-
-
-def _without_checks(composed: Callable[..., Tensor], options: Any, *tensors: Tensor) -> Tensor:
-    before = UNCHECKED.set(True)
-    try:
-        return composed(*tensors, *options)
-    finally:
-        UNCHECKED.reset(before)
 
 
 def _transformed(inputs: tuple[Any, ...]) -> bool:
@@ -126,7 +121,7 @@ def is_dual(value: Any) -> bool:
     return forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
 
 
-_elastic_net = _differentiable(prox_elastic_net, _elastic)
+elastic_prox = _differentiable(prox_elastic_net, _elastic)
 
 
 @torch.library.custom_op("torchtune_smt::prox_group", mutates_args=())
@@ -295,14 +290,3 @@ def oscar_prox(*inputs: Any) -> tuple[Tensor, Tensor]:
     op: Any = _TransformedOscar.apply if _transformed(inputs) else prox_oscar
     result: tuple[Tensor, Tensor] = op(*inputs)
     return result
-
-
-def elastic_prox(weights: Tensor, step: Tensor | float, lambda1: float, lambda2: float) -> Tensor:
-    """Return `prox_elastic_net` with a step that may be a number."""
-    result: Tensor = _elastic_net(weights, as_step(step), lambda1, lambda2)
-    return result
-
-
-def as_step(step: Tensor | float) -> Tensor:
-    """Return a step, which may be a number, as a tensor."""
-    return step if isinstance(step, Tensor) else torch.tensor(step, dtype=torch.float64)
