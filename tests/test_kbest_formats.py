@@ -428,28 +428,15 @@ def read_merged(folder, texts, on_error="error"):
 
 def test_each_file_may_have_some_of_the_sentences(tmp_path):
     first, second, third = (LINE.format(i) for i in range(3))
+    again = first.replace("a", "b")
+    lists = read_merged(tmp_path, [first + again + second, first + third]).without_copies()
+    assert lists.summary() == "4 hypotheses of 3 sentences; 1 copies of earlier entries"
     for texts in ([first, second + third], [first + third, second], [second, first, third]):
         lists = read_merged(tmp_path, texts, "skip")
         assert lists.summary() == "3 hypotheses of 3 sentences"
         assert entries(lists) == entries(read_merged(tmp_path, texts))
-    texts = [first, first.replace("a", "b") + third]
+    texts = [first, again + third]
     with pytest.raises(InputError, match="1:2: this list is of sentence 2, and sentence 1 has"):
         read_merged(tmp_path, texts)
     lists = read_merged(tmp_path, texts, "skip")
     assert lists.skipped == {"sentences without a list": 1}
-
-
-def test_lists_of_several_files_are_merged_without_copies(tmp_path):
-    texts = [
-        "".join(f"{s} ||| {w} ||| F={f} ||| 1\n" for s, w, f in some)
-        for some in (["0a1", "0b1", "1c1"], ["0b1", "0a2", "1c0", "2d3"])
-    ]
-    together = read_merged(tmp_path, texts)
-    unique = together.without_copies()
-    for lists, expected in (
-        (together, ["0a1", "0b1", "0b1", "0a2", "1c1", "1c0", "2d3"]),
-        (unique, ["0a1", "0b1", "0a2", "1c1", "1c0", "2d3"]),
-    ):
-        found = [f"{s}{w[0]}{row.get('F', 0):.0f}" for s, w, row, _ in entries(lists)]
-        assert found == expected
-    assert unique.summary() == "6 hypotheses of 3 sentences; 1 copies of earlier entries"

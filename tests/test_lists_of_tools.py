@@ -1,11 +1,8 @@
 """The commands of `docs/lists.md`, tool by tool, on a few sentences of each tool's own form."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +15,7 @@ K = 3
 N = 12
 
 
-def made_up(name: str) -> list[tuple[str, list[tuple[str, float, float]]]]:
+def made_up(name):
     """References, and three hypotheses each with two scores: the first is right about errors."""
     generator = np.random.default_rng(len(name))
     found = []
@@ -33,14 +30,14 @@ def made_up(name: str) -> list[tuple[str, list[tuple[str, float, float]]]]:
     return found
 
 
-def bars(name: str, form: str) -> dict[str, str]:
+def bars(name, form):
     lines = []
     for number, (_, some) in enumerate(made_up(name)):
         lines += [f"{number} ||| {t} ||| {form.format(a, b)} ||| {a + b}\n" for t, a, b in some]
     return {f"{name}.nbest": "".join(lines)}
 
 
-def speech(name: str) -> dict[str, str]:
+def speech(name):
     """Kaldi's text and utt2spk; the last utterance has no list."""
     ids = [f"s{number % 4}-u{number}" for number in range(N)]
     texts = [f"{id} {text}\n" for id, (text, _) in zip(ids, made_up(name), strict=True)]
@@ -50,8 +47,8 @@ def speech(name: str) -> dict[str, str]:
     }
 
 
-def espnet(name: str) -> dict[str, str]:
-    files: dict[str, list[str]] = {}
+def espnet(name):
+    files = {}
     for number, (_, some) in enumerate(made_up(name)):
         id = f"s{number % 4}-u{number}"
         for n, (text, a, b) in enumerate(some, 1):
@@ -62,8 +59,8 @@ def espnet(name: str) -> dict[str, str]:
     return {**speech(name), **{path: "".join(lines) for path, lines in files.items()}}
 
 
-def kaldi(name: str) -> dict[str, str]:
-    files: dict[str, list[str]] = {}
+def kaldi(name):
+    files = {}
     for number, (_, some) in enumerate(made_up(name)):
         for n, (text, a, b) in enumerate(some, 1):
             for file, value in (("words_text", text), ("ac_cost", -a), ("lm_cost", -b)):
@@ -72,7 +69,7 @@ def kaldi(name: str) -> dict[str, str]:
     return {**speech(name), **{path: "".join(lines) for path, lines in files.items()}}
 
 
-def fairseq(name: str) -> dict[str, str]:
+def fairseq(name):
     """Sentences in another order than that of their numbers."""
     order = [*range(N)][::-1]
     some = made_up(name)
@@ -85,7 +82,7 @@ def fairseq(name: str) -> dict[str, str]:
     return {f"{name}.out": "".join(lines), f"{name}.lm": "".join(scores)}
 
 
-def sockeye(name: str) -> dict[str, str]:
+def sockeye(name):
     lines, lengths = [], []
     for number, (_, some) in enumerate(made_up(name), 1):
         record = {"scores": [[-a] for _, a, _ in some], "sentence_id": number}
@@ -94,7 +91,7 @@ def sockeye(name: str) -> dict[str, str]:
     return {f"{name}.json": "".join(lines), f"{name}.length": "".join(lengths)}
 
 
-def hypo(name: str) -> dict[str, str]:
+def hypo(name):
     some = made_up(name)
     records = [{"input": [t for t, _, _ in one], "output": text} for text, one in some]
     rows = [f"{a}\t{b}\n" for _, one in some for _, a, b in one]
@@ -125,14 +122,14 @@ TOOLS = {
 }
 
 
-def paragraphs(repository: Path) -> dict[str, str]:
+def paragraphs(repository):
     text = (repository / "docs" / "lists.md").read_text("utf-8")
     section = text.split("\n## With your tool\n")[1].split("\n## ")[0]
     return dict(part.split("\n", 1) for part in section.split("\n### ")[1:])
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_what_the_docs_say_of_a_tool(tool: str, repository: Path, tmp_path: Path) -> None:
+def test_what_the_docs_say_of_a_tool(tool, repository, tmp_path):
     files, weight = TOOLS[tool]
     for name in ("dev", "test"):
         references = "".join(f"{text}\n" for text, _ in made_up(name))
@@ -169,7 +166,7 @@ def test_what_the_docs_say_of_a_tool(tool: str, repository: Path, tmp_path: Path
         assert sorted(lines) == sorted(reference for reference, _ in made_up("test"))
 
 
-def scores(folder: Path, text: str, hyp: str, *metrics: str) -> tuple[dict[str, float], str]:
+def scores(folder, text, hyp, *metrics):
     """Return the scores of `evaluate` by metric, and what is said besides."""
     put(folder, {"text": text, "hyp": hyp})
     given = ["hyp", "references=text", f"metrics=[{','.join(metrics)}]", "samples=10", "table=csv"]
@@ -177,7 +174,7 @@ def scores(folder: Path, text: str, hyp: str, *metrics: str) -> tuple[dict[str, 
     return {row["metric"]: float(row["score"]) for row in outcome.rows()}, outcome.err
 
 
-def test_lines_with_ids_are_scored_by_them(tmp_path: Path) -> None:
+def test_lines_with_ids_are_scored_by_them(tmp_path):
     text = "u1 a b c\nu2 d e\nu3 f\n"
     found, said = scores(tmp_path, text, "u3 f\nu1 a x c\n", "wer")
     # A substitution, and two words of u2.
@@ -201,7 +198,7 @@ def test_lines_with_ids_are_scored_by_them(tmp_path: Path) -> None:
         assert "ids" in scores(tmp_path, text, text.replace("u", first), "wer")[1]
 
 
-def test_a_weighted_sum_of_metrics(tmp_path: Path) -> None:
+def test_a_weighted_sum_of_metrics(tmp_path):
     texts = "a b c d e f\ng h i j k\n", "a b c d e x\ng h i j k l\n"
     found, _ = scores(tmp_path, *texts, "bleu", "ter", "{bleu:0.5,ter:2}")
     assert found["mix(0.5 BLEU, 2 TER)"] == pytest.approx(found["BLEU"] / 2 - 2 * found["TER"])
@@ -211,7 +208,7 @@ def test_a_weighted_sum_of_metrics(tmp_path: Path) -> None:
         assert (outcome.code, word in outcome.err) == (1, True), outcome.err
 
 
-def plain(name: str, ending: str, line: str) -> dict[str, str]:
+def plain(name, ending, line):
     """A line a hypothesis, and the other score in a file of its own."""
     flat = [one for _, some in made_up(name) for one in some]
     return {

@@ -112,22 +112,6 @@ ALIGNMENT = "0-0 1-1 10-3\n\n2-0\t0-2\n"
 SOURCE = "das ist  ein haus\nfür uns\n\nja\n"
 TARGET = "this is a house\nfor us\nno\nyes\n"
 
-ALL = [
-    text.encode()
-    for text in (
-        MOSES,
-        CDEC,
-        FEATURES,
-        SCORES,
-        SCORED,
-        RULES,
-        MOSES_RULES,
-        PHRASES,
-        ARPA,
-        WEIGHTS,
-        SOURCE,
-    )
-]
 # What means something in some format, and what some program or other takes for a blank, a line
 # end or a digit.
 TOKENS = [
@@ -396,6 +380,7 @@ READERS: dict[str, Reader] = {
         lambda data: [*simple.bitext(data, TARGET.encode(), True)],
     ),
 }
+ALL = [text.encode() for text, _, _ in READERS.values()]
 TARGETS = {
     **{name: _compared(name, *reader) for name, reader in READERS.items()},
     "nbest-skipping": Target(_nbest_skipping),

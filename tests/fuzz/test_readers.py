@@ -32,14 +32,14 @@ NUMBERS += ["9" * 20, "9" * 5000, "\u0661", "1\u0662", "1\u2028", "1\u00a0", "1_
 NUMBERS += ["0x1", "1e", "1e999", "."]
 
 
-def put(folder: Path, data: bytes, name: str = "file") -> Path:
+def put(folder: Path, data: bytes, name="file") -> Path:
     path = folder / name
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     return path
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_damage_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
+def test_damage_is_refused_with_its_line(name, tmp_path):
     text, read, _ = READERS[name]
     for what, (damaged, line) in DAMAGE.items():
         with pytest.raises(InputError) as error:
@@ -48,7 +48,7 @@ def test_damage_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_line_ends_and_byte_order_marks_change_nothing(name: str, tmp_path: Path) -> None:
+def test_line_ends_and_byte_order_marks_change_nothing(name, tmp_path):
     text, read, _ = READERS[name]
     expected = read(put(tmp_path, text.encode()))
     for end in (b"\n", b"\r\n", b"\r"):
@@ -60,7 +60,7 @@ def test_line_ends_and_byte_order_marks_change_nothing(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_words_and_numbers_are_those_of_a_simple_reader(name: str, tmp_path: Path) -> None:
+def test_words_and_numbers_are_those_of_a_simple_reader(name, tmp_path):
     """Each letter that is no blank in a word, and each number in the place of each of a line."""
     text, read, simple = READERS[name]
     variants = [re.sub(r"([a-zü])([a-z])", rf"\1{letter}\2", text, count=1) for letter in NO_BLANKS]
@@ -79,7 +79,7 @@ def test_words_and_numbers_are_those_of_a_simple_reader(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", ["9" * 20, "9" * 5000, "\u0660", "-1", "+1", "1_0", "0x0"])
-def test_numbers_of_sentences(number: str, tmp_path: Path) -> None:
+def test_numbers_of_sentences(number, tmp_path):
     for name in ("nbest-moses", "external-scores", "features.dat", "scores.dat"):
         text, read, _ = READERS[name]
         first = re.sub("^0 |(?<=_0 )0 ", f"{number} ", text, count=1)
@@ -94,7 +94,7 @@ def test_numbers_of_sentences(number: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "side", ["a [X] b [X] ||| c [X]", "a [X] ||| c [X] d [X]", "[X] a [X] ||| c [X]"]
 )
-def test_the_label_stands_at_the_end_of_a_side_alone(side: str, tmp_path: Path) -> None:
+def test_the_label_stands_at_the_end_of_a_side_alone(side, tmp_path):
     good = "a [X] ||| c [X] ||| 1 ||| 0-0\n"
     path = put(tmp_path, f"{good}{side} ||| 1 ||| 0-0\n".encode())
     with pytest.raises(InputError, match=r"file:2: \[X\]"):
@@ -102,7 +102,7 @@ def test_the_label_stands_at_the_end_of_a_side_alone(side: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("letter", NO_BLANKS)
-def test_a_hypothesis_like_its_reference_has_gain_1(letter: str, tmp_path: Path) -> None:
+def test_a_hypothesis_like_its_reference_has_gain_1(letter, tmp_path):
     sentence = f"10{letter}000 people live in X{letter}City ."
     text = put(tmp_path, f"{sentence}\n".encode(), "text")
     corpus = read_corpus(text, [text])
