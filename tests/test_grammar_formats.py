@@ -1,7 +1,5 @@
 """Tables of rules and of phrases of other tools, ours, and what can be wrong with them."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import math
@@ -85,16 +83,12 @@ def test_cdec(tmp_path):
     assert found == {("[1] a [2]", "[2] b [1]"): {"F": 1.0}, ("a [1]", "[1] b"): {"F": 2.0}}
 
 
-def test_rules_of_one_source_side_are_consecutive_in_the_given_or_the_wanted_order(tmp_path):
+def test_rules_of_one_source_side_are_consecutive_in_the_given_order(tmp_path):
     text = "".join(f"[X] ||| {s} ||| {t} ||| F={v}\n" for s, t, v in ["ax1", "by4", "az3", "aw3"])
-    path = write(tmp_path, text)
-    for options, order in ({}, "xzwy"), ({"table_limit": 2, "rank_by": "F"}, "zwxy"):
-        grammar = read_grammar(path, **options)
-        assert "".join(grammar.rule_text(r)[1][0] for r in range(4)) == order
+    grammar = read_grammar(write(tmp_path, text), table_limit=2)
+    assert "".join(grammar.rule_text(r)[1][0] for r in range(4)) == "xzwy"
     local = grammar.sentence_grammar(grammar.source_words.lookup(["a"]), 10)
     assert local.rule.tolist() == [0, 1]
-    with pytest.raises(InputError, match="rank_by: no feature 'G' among F"):
-        read_grammar(tmp_path / "grammar", rank_by="G")
 
 
 def test_values_without_names_and_with_semicolons(tmp_path):
@@ -163,8 +157,6 @@ def test_a_grammar_is_read_from_its_copy_as_from_its_text(tmp_path, caplog):
     # Damaged, of another text, or read in another format: it is made anew.
     copy.write_bytes(whole[:-9])
     read()
-    assert copy.read_bytes() == whole
-    read(rank_by="Lex")
     assert copy.read_bytes() == whole
     read(format="joshua")
     assert copy.read_bytes() != whole

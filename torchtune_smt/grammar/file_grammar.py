@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core.accepts import integer
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets, places_of
@@ -32,33 +30,16 @@ class FileGrammar(Grammar):
 
     source, target: of the rules, in any order; a rule that occurs again is dropped.
     dense (float64 [rules, features])
-    table_limit: use only the best so many rules of a source side; all by default.
-    rank_by: the feature whose largest values come first among the rules of a source side. The given
-        order by default.
 
     As attributes:
     n_duplicates: how many rules were dropped, having occurred before.
     given (int64 [rules]): where rule r stood among those given.
     """
 
-    def __init__(
-        self,
-        source: Side,
-        target: Side,
-        dense_names: list[str],
-        dense: Float64,
-        *,
-        table_limit: int | None = None,
-        rank_by: str | None = None,
-        feature_places: Mapping[str, tuple[Path, int]] | None = None,
-    ) -> None:
-        integer(1).or_null().check("table_limit", table_limit)
-        if rank_by is not None and rank_by not in dense_names:
-            raise ValueError(f"rank_by: no feature {rank_by!r} among {', '.join(dense_names)}")
+    def __init__(self, source: Side, target: Side, dense_names: list[str], dense: Float64) -> None:
         self.source_words, self.target_words = source.words, target.words
         self.dense_names = list(dense_names)
-        self.feature_places = dict(feature_places or {})
-        self.table_limit = NO_LIMIT if table_limit is None else table_limit
+        self.table_limit = NO_LIMIT
 
         # The trie's nodes order the source sides.
         length, other = (np.diff(own.begin).astype(np.int32) for own in (source, target))
@@ -70,10 +51,7 @@ class FileGrammar(Grammar):
         self.n_duplicates = side.size - first.size
 
         side = side[first]
-        if rank_by is None:
-            order = np.argsort(side, kind="stable")
-        else:
-            order = np.lexsort((-dense[first, self.dense_names.index(rank_by)], side))
+        order = np.argsort(side, kind="stable")
         self.rule_source = side[order]
         self.source_rule_begin = offsets(np.bincount(self.rule_source, minlength=which.size))
         self.given = first[order]

@@ -118,7 +118,6 @@ def read_grammar(
     format: Format | None = None,
     *,
     table_limit: int | None = None,
-    rank_by: str | None = None,
     cache: bool = False,
     may_write: bool = True,
 ) -> FileGrammar:
@@ -137,14 +136,13 @@ def read_grammar(
     A rule that occurs again is dropped, counted and reported as a warning.
 
     format: told from the first line by default, where what looks like cdec's is taken for cdec's.
-    table_limit, rank_by: see `FileGrammar`.
-    cache: without `rank_by`, read the binary copy ``<path>.cache`` if it belongs to this content,
-        else write one (not if the folder is read-only), unless `may_write` is not set.
+    table_limit: use only the first so many rules of a source side; all by default.
+    cache: read the binary copy ``<path>.cache`` if it belongs to this content, else write one (not
+        if the folder is read-only), unless `may_write` is not set.
     """
     path = Path(path)
     one_of(*get_args(Format)).or_null().check("format", format)
     integer(1).or_null().check("table_limit", table_limit)
-    cache = cache and rank_by is None
     key, grammar = {"format": format}, None
     if cache:
         grammar = read_copy(path, key | {"source": file_checksum(path)})
@@ -160,10 +158,8 @@ def read_grammar(
         kind = _detect(first, path) if format is None else format
         rules = _rules_of(chain([first], texts), kind, path)
         del first, texts
-        try:
-            grammar = FileGrammar(*rules[:-1], rank_by=rank_by, feature_places=rules[-1])
-        except ValueError as error:
-            raise InputError(str(error), path=path) from None
+        grammar = FileGrammar(*rules[:-1])
+        grammar.feature_places = rules[-1]
         del rules
         if cache and may_write:
             write_copy(path, key | {"source": source}, grammar)
@@ -220,7 +216,7 @@ def read_phrase_table(
         reordering=kind,
         point_begin=table.point_begin if table.points.size else None,
         points=table.points,
-        counts=table.counts if uncounted is None else None,
+        counts=table.counts,
         uncounted=uncounted,
     )
     _warn(path, result, "phrase pairs")
