@@ -1,7 +1,5 @@
 """Slow, obvious n-gram models: the references of the language model tests."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

@@ -1,14 +1,10 @@
 """Bad input to the commands: one clear message, an exit code, and nothing half-written."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from commands import MODEL, SMALL, Run, content, run_command
+from commands import MODEL, SMALL, content, run_command
 
 from torchtune_smt.decoders.hiero import HieroDecoder
 
@@ -51,7 +47,7 @@ EVALUATE = ["evaluate", "systems=system", "references=dev.en"]
 Changes = dict[str, str | bytes | None]
 
 
-def write(folder: Path, changes: Changes) -> None:
+def write(folder, changes):
     """Write the good files but for some changes; None: the file is missing."""
     for name, text in {**FILES, **changes}.items():
         if text is not None:
@@ -60,7 +56,7 @@ def write(folder: Path, changes: Changes) -> None:
             (folder / name).write_bytes(data)
 
 
-def check(folder: Path, arguments: Sequence[str], *parts: str) -> None:
+def check(folder, arguments, *parts):
     """Run a command that must fail with one line that has these parts, and change nothing."""
     before = content(folder, "*.cache")
     outcome = run_command(*arguments, folder=folder)
@@ -74,7 +70,7 @@ def check(folder: Path, arguments: Sequence[str], *parts: str) -> None:
 
 
 @pytest.mark.parametrize("command", [TRAIN, TUNE, TRANSLATE, EVALUATE])
-def test_the_good_files_are_good(tmp_path: Path, command: list[str]) -> None:
+def test_the_good_files_are_good(tmp_path, command):
     write(tmp_path, {})
     run_command(*command, "hydra.run.dir=run", folder=tmp_path).check()
 
@@ -92,7 +88,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("command", "name"), READ)
-def test_each_file_is_named(tmp_path: Path, command: list[str], name: str) -> None:
+def test_each_file_is_named(tmp_path, command, name):
     whole = FILES[name].encode()
     for data, said in (
         (None, ": no such file; check the path"),
@@ -210,20 +206,14 @@ CASES: list[tuple[list[str], Changes, str]] = [
 
 
 @pytest.mark.parametrize(("command", "changes", "said"), CASES)
-def test_refusals(
-    tmp_path: Path,
-    command: list[str],
-    changes: Changes,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_refusals(tmp_path, command, changes, said, monkeypatch):
     # Hydra prints traces then.
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     write(tmp_path, changes)
     check(tmp_path, command, said)
 
 
-def test_a_pipe_may_be_written_to_twice(tmp_path: Path) -> None:
+def test_a_pipe_may_be_written_to_twice(tmp_path):
     write(tmp_path, {})
     link = tmp_path / "null"
     link.symlink_to(os.devnull)
@@ -246,16 +236,14 @@ LISTS = ["decoder=kbest_files", "data=example", "decoder.dev=damaged"]
         ([*LISTS, "tuner.tune_on=train", "decoder.train=bad"], "bad: no such file"),
     ],
 )
-def test_options_are_refused_before_anything_is_read_or_built(
-    options: list[str], said: str, tmp_path: Path
-) -> None:
+def test_options_are_refused_before_anything_is_read_or_built(options, said, tmp_path):
     (tmp_path / "damaged").write_text("no list\n")
     outcome = run_command("train", *options, folder=tmp_path)
     outcome.refused(said)
     assert "language model" not in outcome.out
 
 
-def test_an_absurd_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absurd_limit_is_named(tmp_path, monkeypatch):
     write(tmp_path, {})
     monkeypatch.setattr(HieroDecoder, "_search", Mock(side_effect=MemoryError))
     run_command(*TRANSLATE, "decoder.pop_limit=1000000", folder=tmp_path).refused(
@@ -264,7 +252,7 @@ def test_an_absurd_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
 
 
-def test_remarks_of_readers_are_no_results(tmp_path: Path) -> None:
+def test_remarks_of_readers_are_no_results(tmp_path):
     """What was left out is said on the standard error output; translations stand alone."""
     write(
         tmp_path, {"grammar": GRAMMAR + "[X] ||| a ||| x ||| EgivenF=-7\n", "test.de": "a\n\na\n"}
@@ -278,7 +266,7 @@ def test_remarks_of_readers_are_no_results(tmp_path: Path) -> None:
     assert "dropped" not in outcome.out and "BLEU" in outcome.out
 
 
-def test_tuning_that_diverges_is_stopped(run: Run) -> None:
+def test_tuning_that_diverges_is_stopped(run):
     options = [*MODEL, *SMALL, "optimizer.lr=1e308", "hydra.run.dir=diverged"]
     run_command("train", *options, folder=run.place).refused("lower the learning rate")
     # What was measured until then is there; nothing looks like a result.

@@ -1,7 +1,5 @@
 """Parallel text, read, found and written; compounds; public corpora."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import os
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Run, run_command, train
+from commands import run_command, train
 from hypothesis import given
 from hypothesis import strategies as st
 from small_lists import put
@@ -30,11 +28,11 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 
 
-def write(path: Path, *lines: str) -> Path:
+def write(path, *lines):
     return put(path.parent, {path.name: "".join(f"{line}\n" for line in lines)})
 
 
-def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+def test_what_is_left_out_is_counted(tmp_path):
     alone = read_corpus(write(tmp_path / "input.de", "ein haus"))
     assert (alone.source, alone.references) == ([["ein", "haus"]], [[]])
     source = write(tmp_path / "dev.de.gz", "a  A", "b", "", "d")
@@ -76,9 +74,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_texts(
-    tmp_path: Path, source: list[str], target: list[str], options: dict[str, Any], message: str
-) -> None:
+def test_bad_texts(tmp_path, source, target, options, message):
     paths = write(tmp_path / "x.de", *source), [write(tmp_path / "x.en", *target)]
     with pytest.raises(ValueError, match=message):
         read_corpus(*paths, **options)
@@ -87,7 +83,7 @@ def test_bad_texts(
         read_corpus(paths[0], [write(tmp_path / "good.en", "a", "b")], training=True)
 
 
-def test_training_pairs_have_one_target(tmp_path: Path) -> None:
+def test_training_pairs_have_one_target(tmp_path):
     source = write(tmp_path / "train.de", "a", "b")
     targets = [write(tmp_path / f"train.en.{i}", "a", "") for i in range(3)]
     assert len(read_corpus(source, targets, empty="skip").references[0]) == 3
@@ -96,8 +92,8 @@ def test_training_pairs_have_one_target(tmp_path: Path) -> None:
         dataset.require("train", training=True)
 
 
-def test_files_are_found(tmp_path: Path) -> None:
-    def refused(message: str, folder: Path = tmp_path) -> None:
+def test_files_are_found(tmp_path):
+    def refused(message, folder=tmp_path):
         with pytest.raises(InputError, match=message):
             find_files(folder, "dev", "de", "en")
 
@@ -125,7 +121,7 @@ SENTENCES = st.lists(st.lists(WORDS, min_size=1, max_size=6), min_size=1, max_si
 
 
 @given(SENTENCES)
-def test_written_and_read_back(tmp_path_factory: pytest.TempPathFactory, source: list) -> None:
+def test_written_and_read_back(tmp_path_factory, source):
     folder = tmp_path_factory.mktemp("corpus")
     references = [[words, words[::-1]] for words in source]
     corpus = Corpus(source, references, list(range(1, len(source) + 1)))
@@ -155,7 +151,7 @@ part = st.text("aes", min_size=LEAST, max_size=6)
     st.dictionaries(part, st.integers(1, 50), min_size=1, max_size=25),
     st.lists(part, min_size=1, max_size=4).map("".join),
 )
-def test_the_split_has_the_largest_mean(counts: dict[str, int], word: str) -> None:
+def test_the_split_has_the_largest_mean(counts, word):
     found = CompoundSplitter("de", counts).parts(word)
     splits = all_splits(word, counts)
     if not splits or len(word) < 2 * LEAST:
@@ -167,7 +163,7 @@ def test_the_split_has_the_largest_mean(counts: dict[str, int], word: str) -> No
     assert found in best and len(found) == min(map(len, best))
 
 
-def test_examples() -> None:
+def test_examples():
     """Koehn and Knight's: a compound is split where its parts are the more frequent words."""
     counts = {"aktion": 5, "plan": 20, "aktionsplan": 2, "freitag": 900, "frei": 50, "tage": 30}
     splitter = CompoundSplitter("de", counts)
@@ -181,7 +177,7 @@ def test_examples() -> None:
     assert splitter.split(words) == ["Aktion", "Plan", "Aktion", "Plan", "Plan", "plan"]
 
 
-def test_counts_are_kept_in_a_file(tmp_path: Path) -> None:
+def test_counts_are_kept_in_a_file(tmp_path):
     CompoundSplitter.of_text("de", [["plan", "plan", "ab"], ["aktion", "x1y2z3"]]).save(
         tmp_path / "counts.gz"
     )
@@ -193,7 +189,7 @@ def test_counts_are_kept_in_a_file(tmp_path: Path) -> None:
         CompoundSplitter.load("de", tmp_path / "bad")
 
 
-def test_a_dataset_splits_its_source(tmp_path: Path) -> None:
+def test_a_dataset_splits_its_source(tmp_path):
     put(tmp_path, {"train.de": "Der Plan\nein Plan\ndie Aktion\n", "train.en": "a\nb\nc\n"})
     put(tmp_path, {"dev.de": "der Aktionsplan\n", "dev.en": "aktionsplan\n"})
     options: dict[str, Any] = {"lowercase": True, "test": None, "split_compounds": "de"}
@@ -206,7 +202,7 @@ def test_a_dataset_splits_its_source(tmp_path: Path) -> None:
         Dataset("x", "de", "en", str(tmp_path), train=None, **options).require("dev")
 
 
-def test_translate_splits_as_the_run_did(place: Path, run: Run) -> None:
+def test_translate_splits_as_the_run_did(place, run):
     options = ["data.split_compounds=de", "model.folder=split", "tuner.epochs=1"]
     split = train(place, "split run", *options)
     assert (split.folder / "compounds.tsv.gz").is_file()
@@ -237,11 +233,11 @@ def fetched(corpus, folder, address, check=False):
     return fetch(corpus, folder, base_url=address, check=check, log=lambda _: None)
 
 
-def read(folder: Path, part: str, source: str) -> Corpus:
+def read(folder, part, source):
     return read_corpus(*find_files(folder, part, source, "en"))
 
 
-def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing(capsys):
     assert main(["get-data"]) == 0
     output = " ".join(capsys.readouterr().out.split())
     for name, corpus in CORPORA.items():
@@ -250,9 +246,7 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
         assert all(text in output for text in said)
 
 
-def test_raw_text_is_prepared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_raw_text_is_prepared(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     address = mirror(RAW, tmp_path / "raw", 'A house in {part}.\nA „dog".\nHere. There is İT.\n')
     assert main(["get-data", "multi30k-raw", "--base-url", address]) == 0
@@ -272,7 +266,7 @@ def test_raw_text_is_prepared(
     assert "sha256" in output and "train: 3 sentences" in output
 
 
-def test_pieces_are_joined_and_empty_lines_skipped(tmp_path: Path) -> None:
+def test_pieces_are_joined_and_empty_lines_skipped(tmp_path):
     address = mirror(FISHER, tmp_path / "corpus", "Hola {number}, {part}.\n\nadiós\n")
     lines: list[str] = []
     out = tmp_path / "out"
@@ -285,7 +279,7 @@ def test_pieces_are_joined_and_empty_lines_skipped(tmp_path: Path) -> None:
     assert len(read(out, "dev", "es").references[0]) == 4
 
 
-def test_what_is_not_there_or_does_not_fit(tmp_path: Path) -> None:
+def test_what_is_not_there_or_does_not_fit(tmp_path):
     out, raw = tmp_path / "out", tmp_path / "raw"
     here = mirror(RAW, raw, "a\nb\n")
     english = raw / "val.en.gz"
@@ -305,7 +299,7 @@ def test_what_is_not_there_or_does_not_fit(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_wrong_content(tmp_path: Path) -> None:
+def test_wrong_content(tmp_path):
     address, out = mirror(CORPORA["multi30k"], tmp_path / "tok", "else\n"), tmp_path / "out"
     arguments = ["get-data", "multi30k", "--base-url", address, "--folder", str(out)]
     assert main(arguments) == 1
@@ -315,9 +309,7 @@ def test_wrong_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["multi30k", "fisher", "tanaka"])
-def test_what_is_published_is_what_experiments_are_on(
-    shared: Path, tmp_path: Path, name: str
-) -> None:
+def test_what_is_published_is_what_experiments_are_on(shared, tmp_path, name):
     """The prepared texts are those that the recorded outputs of other tools belong to.
 
     Of what preparing does, only the blank before an apostrophe cannot be done twice.
@@ -347,15 +339,13 @@ def test_what_is_published_is_what_experiments_are_on(
             fetched(corpus, tmp_path / "out", address, check=True)
 
 
-def test_tokens_are_kept_by_what_they_are_made_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_are_kept_by_what_they_are_made_of(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     counted = Counter[str]()
 
     @dataclass(frozen=True)
     class Counting(Preprocessor):
-        def tokens(self, line: str) -> list[str]:
+        def tokens(self, line):
             counted["lines"] += 1
             return super().tokens(line)
 

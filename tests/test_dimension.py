@@ -1,12 +1,8 @@
 """OSCAR's d: what is counted, of which sentences; and that test has no part in tuning."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
-from commands import MODEL, Outcome, metrics, run_command, write_few
+from commands import MODEL, metrics, run_command, write_few
 from small_lists import ON_LISTS
 
 from torchtune_smt.core.resources import example_folder
@@ -22,12 +18,12 @@ GROUPING = ["tuner=grouping", "features=rule_id", "tuner.sentences=40", "tuner.p
 TRAIN = ["tuner.tune_on=train", "tuner.sentences=40"]
 
 
-def run(place: Path, name: str, *options: str) -> Outcome:
+def run(place, name, *options):
     write_few(place)
     return run_command("train", *MODEL, *SMALL, *options, f"hydra.run.dir={name}", folder=place)
 
 
-def dimensions(folder: Path) -> list[int]:
+def dimensions(folder):
     """Each d that was logged."""
     return [line["oscar/dimension"] for line in metrics(folder) if "oscar/dimension" in line]
 
@@ -41,7 +37,7 @@ TUNERS = {
 
 
 @pytest.mark.parametrize("tuner", TUNERS)
-def test_weights_do_not_depend_on_test(tuner: str, place: Path) -> None:
+def test_weights_do_not_depend_on_test(tuner, place):
     names = [f"{tuner}_with", f"{tuner}_without"]
     options = TUNERS[tuner]
     out = run(place, names[0], *options, "tuner.result=last").check().out
@@ -55,7 +51,7 @@ def test_weights_do_not_depend_on_test(tuner: str, place: Path) -> None:
     assert all(f"d = {d:,}" in out for d in found)
 
 
-def test_charts_of_the_sentences_tuned_on(place: Path) -> None:
+def test_charts_of_the_sentences_tuned_on(place):
     """Other sets make no difference, others to tune on do."""
     other = f"data.dev=[{EXAMPLE}/test.de,{EXAMPLE}/test.en.0]"
     settings = {
@@ -76,7 +72,7 @@ def test_charts_of_the_sentences_tuned_on(place: Path) -> None:
     assert dimensions(place / "charts_dense") == [found["charts_on_dev"] + 12]
 
 
-def test_features_in_lists(place: Path) -> None:
+def test_features_in_lists(place):
     run(place, "in_lists", *GROUPING, "tuner.keep_lists=true", "tuner.result=last").check()
     lists = ListStore.open(place / "in_lists" / "lists" / "learning", n_dense=12)
     after = lists.features().size
@@ -87,7 +83,7 @@ def test_features_in_lists(place: Path) -> None:
     assert first == second > 3 * after
 
 
-def test_features_with_a_weight_count(place: Path, tmp_path: Path) -> None:
+def test_features_with_a_weight_count(place, tmp_path):
     start = tmp_path / "start.txt"
     start.write_text("EgivenF 0.1\nLanguageModel 0.1\nrule_id:qq~qq 0.1\nrule_id:rr~rr 0.1\n")
     options = [*OSCAR, "features=rule_id", "tuner.epochs=1"]
@@ -102,7 +98,7 @@ def test_features_with_a_weight_count(place: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tuner", ["online", "grouping"])
-def test_stored_lists(tuner: str, tmp_path: Path) -> None:
+def test_stored_lists(tuner, tmp_path):
     """The features in dev's lists, and none of test's."""
     rng = np.random.default_rng(0)
     for name, sentences in {"dev": 20, "test": 20}.items():
@@ -133,7 +129,7 @@ def test_stored_lists(tuner: str, tmp_path: Path) -> None:
     run_command("train", *charts, folder=tmp_path).refused(said)
 
 
-def test_count() -> None:
+def test_count():
     weights = np.array([1.0, 0.0, 0.0, -2.0, 0.0, 0.0])
     assert count_features(weights, 2, np.array([4, 1, 4])) == 2
     assert count_features(weights, 0, np.array([4, 1, 4])) == 4

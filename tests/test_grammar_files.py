@@ -1,7 +1,5 @@
 """Extracted grammars on disk, alignment files, and the aligner; matching by any grammar."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

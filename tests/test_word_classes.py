@@ -1,13 +1,10 @@
 """Word classes: found as the text is most probable, kept with a model, and used by templates."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +28,7 @@ Text = Sequence[Sequence[str]]
 END = "</s>"
 
 
-def likelihood(text: Text, classes: dict[str, str]) -> float:
+def likelihood(text, classes):
     """Log likelihood under p(class | class before) p(word | class), of relative frequencies."""
     stream = [END, *(word for sentence in text for word in (*sentence, END))]
     kinds = [classes.get(word, END) for word in stream]
@@ -43,7 +40,7 @@ def likelihood(text: Text, classes: dict[str, str]) -> float:
     )
 
 
-def slow_classes(text: Text, count: int, rounds: int) -> tuple[dict[str, str], list[float]]:
+def slow_classes(text, count, rounds):
     """What the exchange algorithm does, with the likelihood of the whole text for each move."""
     often = Counter(word for sentence in text for word in sentence)
     classes = {word: str(i % count) for i, (word, _) in enumerate(often.most_common())}
@@ -67,13 +64,13 @@ texts = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=6), max_size=12)
 
 
 @given(texts, st.integers(1, 5), st.integers(1, 4))
-def test_each_move_is_that_of_the_whole_likelihood(text: Text, count: int, rounds: int) -> None:
+def test_each_move_is_that_of_the_whole_likelihood(text, count, rounds):
     expected, likelihoods = slow_classes(text, count, rounds)
     assert word_classes(text, count, rounds) == expected
     assert likelihoods == sorted(likelihoods)
 
 
-def test_planted_classes_are_found() -> None:
+def test_planted_classes_are_found():
     """Words of a class have the same neighbours, and nothing else in common."""
     generator = np.random.default_rng(1)
     size, each = 6, 15
@@ -97,7 +94,7 @@ def test_planted_classes_are_found() -> None:
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_files_of_mkcls(ends: str, tmp_path: Path) -> None:
+def test_files_of_mkcls(ends, tmp_path):
     (tmp_path / "classes").write_bytes(ends.join(["haus\t12", "\u00a0 7", "a b", ""]).encode())
     found = read_classes(tmp_path / "classes")
     assert found == {"haus": "12", "\u00a0": "7", "a": "b"}
@@ -105,7 +102,7 @@ def test_files_of_mkcls(ends: str, tmp_path: Path) -> None:
     assert (tmp_path / "again").read_text("utf-8") == "haus\t12\n\u00a0\t7\na\tb\n"
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_that_are_none(tmp_path):
     for lines, said in {
         "a\t1\nb\n": "classes:2: expected a word, a tab and its class, not 'b'",
         "0101\ta\t7\n": "classes:1: expected",
@@ -137,7 +134,7 @@ class SlowId(RuleId):
 
 
 @pytest.mark.parametrize("kind", [RuleId, SlowId])
-def test_templates_are_given_classes(kind: type[RuleId]) -> None:
+def test_templates_are_given_classes(kind):
     rule = Rule(("das", "[1]", "haus", "[X]"), ("[1]", "the", "rest"), (0.0, 0.0))
     templates = [kind(), kind(classes=True), SourceNgram(classes=True)]
     assert names_of(rule, templates, ["ein", "the", "new"]) == [
@@ -157,7 +154,7 @@ def test_templates_are_given_classes(kind: type[RuleId]) -> None:
     assert sorted(alone) == ["class_rule_id:1_[1]_2_a%3Ab~[1]_1_unk", "rule_shape:T_[1]_T~[1]_T"]
 
 
-def test_rules_of_one_form_of_classes_share_a_feature() -> None:
+def test_rules_of_one_form_of_classes_share_a_feature():
     """That is what they are for; `min_count` is still of the rule."""
     rules = [Rule(("das",), (word,), (0.0, 0.0)) for word in ("the", "a", "house")]
     grammar = to_grammar(rules)
@@ -169,7 +166,7 @@ def test_rules_of_one_form_of_classes_share_a_feature() -> None:
     assert of.begin.tolist() == [0, 1, 2, 2]
 
 
-def test_links_and_orders_of_classes() -> None:
+def test_links_and_orders_of_classes():
     grammar = extract_grammar([["das", "haus"]], [["the", "house"]], [[(0, 0), (1, 1)]])
     templates = [
         WordAlignment(classes=True),
@@ -185,20 +182,20 @@ def test_links_and_orders_of_classes() -> None:
 
 
 @pytest.fixture(scope="module")
-def bitext() -> Corpus:
+def bitext():
     whole = example().require("train")
     return Corpus(*(part[:60] for part in (whole.source, whole.references, whole.lines)), {})
 
 
 @pytest.fixture
-def built(bitext: Corpus, tmp_path: Path) -> BitextModel:
+def built(bitext, tmp_path):
     options = {"order": 3, "discount_fallback": DISCOUNT_FALLBACK, "iterations": 2, "folds": 0}
     settings = BitextModel(str(tmp_path / "model"), "fast_align", classes=5, **options)
     settings.build(bitext, lambda step: None)
     return settings
 
 
-def test_a_model_keeps_its_classes(bitext: Corpus, built: BitextModel) -> None:
+def test_a_model_keeps_its_classes(bitext, built):
     model = load_model(built.folder)
     assert model.classes is not None
     assert model.classes[:2] == (word_classes(bitext.source, 5), word_classes(bitext.targets, 5))
@@ -212,7 +209,7 @@ def test_a_model_keeps_its_classes(bitext: Corpus, built: BitextModel) -> None:
     assert len(set(more.source.values())) == 6
 
 
-def test_classes_that_a_folder_has_not(bitext: Corpus, built: BitextModel, tmp_path: Path) -> None:
+def test_classes_that_a_folder_has_not(bitext, built, tmp_path):
     other = replace(built, folder=str(tmp_path / "other"), classes=None)
     other.build(bitext, lambda step: None)
     model = load_model(other.folder)
@@ -228,14 +225,7 @@ def test_classes_that_a_folder_has_not(bitext: Corpus, built: BitextModel, tmp_p
     assert load_model(other.folder).classes == load_model(built.folder).classes
 
 
-def test_classes_of_another_model(built: BitextModel) -> None:
-    with Path(built.folder, "classes.target").open("a") as file:
-        file.write("more\t1\n")
-    with pytest.raises(InputError, match=r"classes\.\w+: is damaged or another file"):
-        load_model(built.folder)
-
-
-def test_weights_belong_to_classes_if_a_template_looks_at_them(built: BitextModel) -> None:
+def test_weights_belong_to_classes_if_a_template_looks_at_them(built):
     model = load_model(built.folder)
     for template in (RuleId(), RuleId(classes=True)):
         origins = [
@@ -245,7 +235,7 @@ def test_weights_belong_to_classes_if_a_template_looks_at_them(built: BitextMode
         assert (origins[0] == origins[1]) != template.classes
 
 
-def test_classes_of_files(built: BitextModel, tmp_path: Path) -> None:
+def test_classes_of_files(built, tmp_path):
     grammar = tmp_path / "grammar"
     grammar.write_text("[X] ||| das ||| the ||| F=1\n")
     arpa = f"{built.folder}/lm.arpa.gz"

@@ -1,10 +1,5 @@
 """The damaged binary copy of a language model."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import numpy as np
 from forging import damaged
 
 from torchtune_smt.core.archive import file_checksum
@@ -20,24 +15,24 @@ the bird sings and the cat sees a zebra"""
 SENTENCES = [line.split() for line in _TEXT.split("\n")]
 
 
-def small_model(path: Path) -> NgramModel:
+def small_model(path):
     """Write a language model and its copy."""
     write_arpa(path, estimate(SENTENCES, 3, (0.5, 1.0, 1.5)))
     return NgramModel.load(path)
 
 
-def scores(model: NgramModel) -> np.ndarray:
+def scores(model):
     """Return scores that depend on all of a model."""
     unknown = [["what", *words, "is"] for words in SENTENCES]
     return model.score_all([*SENTENCES, *unknown, *(words[::-1] for words in SENTENCES)])[0]
 
 
-def _write(folder: Path) -> None:
+def _write(folder):
     folder.mkdir()
     small_model(folder / "lm.arpa.gz")
 
 
-def _result(folder: Path, _: Path) -> list[object]:
+def _result(folder, _):
     """Scores, and whether there is a copy: one that was damaged is made anew."""
     path = folder / "lm.arpa.gz"
     found = scores(NgramModel.load(path)).tolist()
