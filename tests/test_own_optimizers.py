@@ -121,28 +121,11 @@ def test_gradients_are_clipped(clipped):
     set_gradient(parameter, [(0, 3.0), (2, -1.0)])
     optimizer.step()
     assert parameter.tolist() == [-1.0, 0.0, 0.5]
+    set_gradient(parameter, [(1, float("nan"))])
+    with pytest.raises(DivergenceError, match="feature id 1 is nan"):
+        optimizer.step()
     with pytest.raises(ValueError, match="L2 is not separable and lazy"):
         clipped([parameter], regularizer=L2())
-
-
-def test_gradients_come_coalesced_and_finite():
-    class Writes(torch.optim.Optimizer):
-        def __init__(self, params):
-            super().__init__(params, {})
-
-        def step(self, closure=None):
-            (parameter,) = self.param_groups[0]["params"]
-            written.append((parameter.grad.indices().tolist(), parameter.grad.values().tolist()))
-
-    written = []
-    parameter = parameter_of([0.0] * 4)
-    optimizer = adapted(Writes([parameter]))
-    set_gradient(parameter, [(3, 1.0), (0, 2.0), (3, 5.0)])
-    optimizer.step()
-    assert written == [([[0, 3]], [2.0, 6.0])]
-    set_gradient(parameter, [(3, float("nan"))])
-    with pytest.raises(DivergenceError, match="feature id 3 is nan"):
-        optimizer.step()
 
 
 def test_a_state_of_something_else_is_refused(clipped):

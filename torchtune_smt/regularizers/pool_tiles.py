@@ -13,7 +13,7 @@ after `TURNS`; rounding) are for `pool_parallel`.
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -449,35 +449,19 @@ def _sign(weights, result, n, TILE: tl.constexpr):
     tl.store(result + i, tl.where((own < 0) & (size > 0), -size, size), i < n)
 
 
-class Room(NamedTuple):
-    """What the kernels write, for as many weights as there are."""
-
-    high: Tensor
-    low: Tensor
-    flag: Tensor
-    before: Tensor
-    after: Tensor
-    first: Tensor
-    last: Tensor
-    total: Tensor
-    arrived: Tensor
-    begins: Tensor
-    result: Tensor
-
-    @classmethod
-    def of(cls, weights: Tensor) -> Room:
-        """Return it; each part is aligned, as what is not would be compiled anew."""
-        n = weights.numel()
-        tiles = -(-n // TILE)
-        sizes = {torch.int64: [n + 1] * 2, torch.int8: [n], torch.int32: [n, n, tiles, tiles]}
-        parts = [weights.new_empty(k, dtype=dtype) for dtype, ks in sizes.items() for k in ks]
-        total = weights.new_zeros(2 * tiles + 2, dtype=torch.int64)
-        arrived = weights.new_zeros(tiles + 1, dtype=torch.int32)
-        begins = weights.new_empty(n, dtype=torch.bool)
-        return cls._make([*parts, total, arrived, begins, torch.empty_like(weights)])
+def _room(weights: Tensor) -> list[Tensor]:
+    """Return what `pool_tiles` writes; each is aligned, as what is not would be compiled anew."""
+    n = weights.numel()
+    tiles = -(-n // TILE)
+    sizes = {torch.int64: [n + 1] * 2, torch.int8: [n], torch.int32: [n, n, tiles, tiles]}
+    parts = [weights.new_empty(k, dtype=dtype) for dtype, ks in sizes.items() for k in ks]
+    total = weights.new_zeros(2 * tiles + 2, dtype=torch.int64)
+    arrived = weights.new_zeros(tiles + 1, dtype=torch.int32)
+    begins = weights.new_empty(n, dtype=torch.bool)
+    return [*parts, total, arrived, begins, torch.empty_like(weights)]
 
 
-def survey(weights: Tensor) -> tuple[Tensor, float, int, Room]:
+def survey(weights: Tensor) -> tuple[Tensor, float, int, list[Tensor]]:
     """Return |w|, the largest of them (of NaN, NaN), how many are not 0, and room for the rest."""
     magnitude = torch.empty_like(weights)
     found = torch.zeros(2, dtype=torch.int64, device=weights.device)
@@ -485,7 +469,7 @@ def survey(weights: Tensor) -> tuple[Tensor, float, int, Room]:
     with torch.cuda.device_of(weights):
         _survey[(-(-n // TILE),)](weights, magnitude, found, n, TILE=TILE)
     # Made while the device is at work.
-    room = Room.of(weights)
+    room = _room(weights)
     bits, active = found.tolist()
     return magnitude, struct.unpack("d", struct.pack("q", bits))[0], active, room
 
@@ -494,7 +478,7 @@ def pool_tiles(
     weights: Tensor,
     magnitude: Tensor,
     order: Tensor,
-    room: Room,
+    room: list[Tensor],
     largest: float,
     highest: float,
     lambda2: float,
