@@ -35,8 +35,7 @@ def test_groups_are_those_of_equal_numbers(case):
     assert groups.sizes.tolist() == [of.count(g) for g in range(len(groups))]
     assert groups.n_sparse == len(groups) - n_dense
     for i in range(n_dense, blocks.size):
-        kept = keep is not None and bool(keep[i])
-        assert (of[i] >= 0) == (blocks[i] >= 0 or kept)
+        assert (of[i] >= 0) == (blocks[i] >= 0 or (keep is not None and keep[i]))
         for j in range(n_dense, blocks.size):
             if of[i] >= 0 and of[j] >= 0:
                 assert (of[i] == of[j]) == (blocks[i] == blocks[j])

@@ -43,17 +43,19 @@ def instance(seed, n_pairs, n_dense, n_sparse):
     return x, start
 
 
+DRAWN = {
+    "seed": st.integers(0, 10**6),
+    "n_dense": st.integers(0, 2),
+    "n_sparse": st.integers(1, 7),
+    "lambda1": st.sampled_from([0.0, 0.01, 0.1]),
+    "lambda2": st.sampled_from([0.0, 0.003, 0.05]),
+    "schedule": st.sampled_from(list(POWERS)),
+}
+
+
 @settings(max_examples=60)
 @given(
-    seed=st.integers(0, 10**6),
-    n_pairs=st.integers(1, 6),
-    n_dense=st.integers(0, 2),
-    n_sparse=st.integers(1, 7),
-    lambda1=st.sampled_from([0.0, 0.01, 0.1]),
-    lambda2=st.sampled_from([0.0, 0.003, 0.05]),
-    schedule=st.sampled_from(list(POWERS)),
-    extra=st.none() | st.integers(0, 5),
-    counts=st.booleans(),
+    **DRAWN, n_pairs=st.integers(1, 6), extra=st.none() | st.integers(0, 5), counts=st.booleans()
 )
 def test_weights_and_groups(
     seed, n_pairs, n_dense, n_sparse, lambda1, lambda2, schedule, extra, counts
@@ -130,17 +132,7 @@ def by_definition(x, start, n_dense, learning, d, seed, shards):
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    n_pairs=st.integers(1, 20),
-    n_dense=st.integers(0, 2),
-    n_sparse=st.integers(1, 7),
-    shards=st.integers(1, 5),
-    passes=st.integers(1, 3),
-    lambda1=st.sampled_from([0.0, 0.01]),
-    lambda2=st.sampled_from([0.0, 0.003, 0.05]),
-    schedule=st.sampled_from(list(POWERS)),
-)
+@given(**DRAWN, n_pairs=st.integers(1, 20), shards=st.integers(1, 5), passes=st.integers(1, 3))
 def test_weights_are_those_of_the_definition(
     seed, n_pairs, n_dense, n_sparse, shards, passes, lambda1, lambda2, schedule
 ):

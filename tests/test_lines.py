@@ -70,9 +70,11 @@ def test_of_two_features_the_best_there_is(seed, whole, score):
     assert np.abs(found).sum() == pytest.approx(np.abs(start).sum())
 
 
-@given(seeds, st.sampled_from([3, 4]), st.booleans())
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("d", [3, 4])
+@pytest.mark.parametrize("seed", range(10))
 def test_of_more_features_hardly_any_point_of_a_grid_is_better(seed, d, whole):
-    """Lists of noise have many peaks: the highest may be missed, but not the high ones."""
+    """Lists of noise have many peaks: the highest may be missed, but hardly ever the high ones."""
     candidates, generator = made(seed, d, whole=whole, lists=30)
     grid = generator.standard_normal((1000, d))
     scores = [brute(candidates, weights) for weights in grid]

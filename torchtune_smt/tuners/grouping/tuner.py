@@ -360,15 +360,15 @@ def group_learner(
     strength: ``fraction`` and ``noise``, of which a fraction counts first; see `BatchLearning`.
     algorithm: the options of an optimizer of Algorithm 2: ``regularizer``, ``lr``, ``schedule``.
 
-    Raises InputError: an option is out of range.
+    Ranges are those of `option_rules`. Raises InputError: OSCAR has no strength.
     """
     learner: GroupLearner
     if options["learning"] == "batch":
         chosen = options["minimizer"]
+        loss = minimizer_loss(chosen["loss"], chosen["mu"])
+        seconds = float("inf") if chosen["seconds"] is None else chosen["seconds"]
+        accuracy = Accuracy(chosen["residual"], chosen["gap"], seconds)
         with named_errors("tuner.minimizer"):
-            loss = minimizer_loss(chosen["loss"], chosen["mu"])
-            seconds = float("inf") if chosen["seconds"] is None else chosen["seconds"]
-            accuracy = Accuracy(chosen["residual"], chosen["gap"], seconds)
             check_device(device)
         fraction = strength["fraction"]
         noise = strength["noise"] if fraction is None else None
@@ -377,14 +377,12 @@ def group_learner(
     elif options["learning"] == "random_pairs":
         learner = RandomPairs(oscar)
     elif options["learning"] == "clusters":
-        with named_errors("tuner.clusters"):
-            learner = ClusteredWeights(oscar, **options["clusters"], passes=options["passes"])
+        learner = ClusteredWeights(oscar, **options["clusters"], passes=options["passes"])
     else:
         steps = algorithm["regularizer"], algorithm["lr"], algorithm["schedule"], options["passes"]
-        with named_errors("tuner"):
-            learner = GroupLearning(*steps)
-            if options["learning"] == "mix":
-                learner = MixedLearning(*steps, options["shards"], compute)
+        learner = GroupLearning(*steps)
+        if options["learning"] == "mix":
+            learner = MixedLearning(*steps, options["shards"], compute)
     scaling, merge = options["scaling"], options["merge_identical"]
     if scaling == "none" and not merge:
         return learner
