@@ -40,7 +40,8 @@ def apply(operator: Operator, x: Float64, out: Float64) -> None:
                 total += value[p] * x[feature[p]]
             out[j] = total
     else:
-        out[:] = ridge * x
+        for j in range(x.size):
+            out[j] = ridge[j] * x[j]
         for i in range(scale.size):
             total = 0.0
             for p in range(begin[i], begin[i + 1]):
@@ -88,10 +89,12 @@ def accelerated(
     for _ in range(steps):
         following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum * momentum))
         beta = (momentum - 1.0) / following
-        y[:] = v + beta * (v - previous)
-        s_y[:] = now + beta * (now - before)
+        for j in range(m):
+            y[j] = v[j] + beta * (v[j] - previous[j])
+            s_y[j] = now[j] + beta * (now[j] - before[j])
         while True:
-            point[:] = y - (s_y + linear) / bound
+            for j in range(m):
+                point[j] = y[j] - (s_y[j] + linear[j]) / bound
             if not sort_again(point, order, size, 2 * m):
                 sort_by_size(point, order, size)
             n = pool(size, lambda1 / bound, lambda2 / bound, dimension, first, level)
@@ -112,8 +115,9 @@ def accelerated(
             if not bent > bound * length * (1.0 + 1e-9) + 1e-300 or length <= 1e-30 * extent:
                 break
             bound = max(1.5 * bound, 1.01 * bent / length)
-        previous[:], before[:] = v, now
-        v[:], now[:] = new, s_new
+        for j in range(m):
+            previous[j], before[j] = v[j], now[j]
+            v[j], now[j] = new[j], s_new[j]
         momentum = 1.0 if turn > 0.0 else following
     while n > 0 and level[n - 1] <= 0.0:
         n -= 1
@@ -170,16 +174,19 @@ def face_direction(
         for j in range(m):
             if block[j] >= 0:
                 s_d[block[j]] += sign[j] * s_x[j]
-        s_d += damping * weight * direction
+        for b in range(blocks):
+            s_d[b] += damping * weight[b] * direction[b]
         bent = np.dot(direction, s_d)
         if bent <= 0.0:
             break
         step = product / bent
-        result += step * direction
-        residual -= step * s_d
-        z = residual / weight
+        for b in range(blocks):
+            result[b] += step * direction[b]
+            residual[b] -= step * s_d[b]
+            z[b] = residual[b] / weight[b]
         new = np.dot(residual, z)
-        direction = z + new / product * direction
+        for b in range(blocks):
+            direction[b] = z[b] + new / product * direction[b]
         product = new
     return result
 
