@@ -334,7 +334,7 @@ class BitextModel(BuiltModel):
         return replace(model, grammar=model.grammar.with_rule_counts())
 
     def _settings(self) -> dict[str, Any]:
-        # Those are added when it is open.
+        # Counts of rules are added when it is open.
         return {n: value for n, value in super()._settings().items() if n != "rule_counts"}
 
 
