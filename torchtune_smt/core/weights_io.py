@@ -40,6 +40,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.text_kernels import POWERS, count_lines
 from torchtune_smt.core.textio import (
+    AnyPath,
     atomic_writer,
     check_plain,
     check_utf8,
@@ -97,7 +98,7 @@ class Origin:
         return cls({_LISTS[0]: Part(" ".join(names))}, dense)
 
     @classmethod
-    def parse(cls, comments: Sequence[str], path: str | os.PathLike[str]) -> Origin | None:
+    def parse(cls, comments: Sequence[str], path: AnyPath) -> Origin | None:
         """Return the origin that the comments at the top of a weights file name, if they do."""
         if _TITLE not in comments:
             return None
@@ -194,10 +195,7 @@ _PROBLEMS = {
 
 
 def save_weights(
-    path: str | os.PathLike[str],
-    weights: NamedWeights,
-    origin: Origin | None = None,
-    last: Sequence[str] = (),
+    path: AnyPath, weights: NamedWeights, origin: Origin | None = None, last: Sequence[str] = ()
 ) -> int:
     """Write the weights that are not 0: dense ones in the order of their ids, then sparse by name.
 
@@ -244,7 +242,7 @@ def save_weights(
     return len(entries)
 
 
-def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]:
+def read_weights(path: AnyPath) -> tuple[Vocabulary, Float64]:
     """Read a weights file.
 
     The last blank, tab or ``=`` of a line separates name and value, as in cdec; a ``=`` may stand
@@ -280,9 +278,7 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]:
     return names, values
 
 
-def read_comment(
-    path: str | os.PathLike[str], title: str, made: Callable[[Any], Made]
-) -> Made | None:
+def read_comment(path: AnyPath, title: str, made: Callable[[Any], Made]) -> Made | None:
     """Return what is made of the JSON in a comment, wherever it stands; None if there is none.
 
     title: what the comment begins with.
@@ -313,7 +309,7 @@ def read_comment(
 _comments: tuple[str, int, list[bytes]] = ("", 0, [])
 
 
-def _read(path: str | os.PathLike[str]) -> bytearray:
+def _read(path: AnyPath) -> bytearray:
     """Return what a weights file has, and remember its comments."""
     global _comments
     with reading(path):
@@ -326,7 +322,7 @@ def _read(path: str | os.PathLike[str]) -> bytearray:
     return text
 
 
-def read_origin(path: str | os.PathLike[str]) -> Origin | None:
+def read_origin(path: AnyPath) -> Origin | None:
     """Return what a weights file says that it belongs to; None if it says nothing, as others do."""
     check_plain(path)
     top = takewhile(lambda line: line.startswith("#") or not line.strip(), iterate_lines(path))

@@ -10,7 +10,6 @@ alone; those behind an earlier one say so, and nobody reads them.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from torchtune_smt.core.archive import Archive, Mark, well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import remove
 from torchtune_smt.core.state import Packed, packed, unpacked
+from torchtune_smt.core.textio import AnyPath
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.runs.rounds import Callback, Rounds
@@ -42,7 +42,7 @@ Files = Mapping[str, Mapping[str, str]]
 
 
 def save_checkpoint(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     weights: Weights,
     state: Rounds | Tuner,
     fingerprint: dict[str, str],
@@ -91,7 +91,7 @@ def _packed(content: Any, state: Rounds | Tuner, longest: int = 0) -> Packed:
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     weights: Weights,
     state: Rounds | Tuner,
     fingerprint: dict[str, str],
@@ -179,7 +179,7 @@ class NameFile:
     checkpoint: the file lies beside it. Nothing is read or written before `append` or `read`.
     """
 
-    def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
+    def __init__(self, checkpoint: AnyPath) -> None:
         self.path = Path(checkpoint).with_suffix(".names")
         # What is in the file and belongs to the run.
         self._count = 0
@@ -210,7 +210,7 @@ class StepFile:
     checkpoint: the file lies beside it. Nothing is read or written before a method is called.
     """
 
-    def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
+    def __init__(self, checkpoint: AnyPath) -> None:
         self.path = Path(checkpoint).with_suffix(".steps")
         # Without a checkpoint no step can be kept.
         self._mark: Mark | None = None
@@ -261,7 +261,7 @@ class Checkpoints(Callback):
     files: see `load_checkpoint`.
     """
 
-    path: str | os.PathLike[str]
+    path: AnyPath
     fingerprint: dict[str, str]
     minutes: float = 1.0
     names: NameFile | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from torchtune_smt.core.errors import InputError, cure_of, escaped, warn
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.text import BLANKS, split_fields, split_words, whole_number
-from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
+from torchtune_smt.core.textio import AnyPath, UnequalLinesError, iterate_lines, parallel_lines
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
@@ -232,7 +232,7 @@ def is_list_line(line: str) -> bool:
     return len(fields) > 2 and whole_number(fields[0].strip(BLANKS)) is not None
 
 
-def check_text(path: str | os.PathLike[str], lines: Sequence[str]) -> None:
+def check_text(path: AnyPath, lines: Sequence[str]) -> None:
     """Raise InputError if a file is in another form than plain text, a sentence a line."""
     filled = [line.strip() for line in lines if line.strip()]
     for form, has in _FORMS.items():
