@@ -62,17 +62,14 @@ class Weights(ByName):
         if length <= len(self):
             return
         values = self.parameter.detach()
-        if length > self._storage.numel() or not self._stored(values):
+        # There is no room behind those of a copy, nor after ``parameter.data = ...``.
+        kinds = [(v.data_ptr(), v.dtype, v.device) for v in (values, self._storage)]
+        if length > self._storage.numel() or kinds[0] != kinds[1]:
             # A quarter more each time keeps the cost of growing constant per feature.
             larger = values.new_zeros(max(length, len(self) * 5 // 4))
             larger[: len(self)] = values
             self._storage = larger
         self.parameter.data = self._storage[:length]
-
-    def _stored(self, values: torch.Tensor) -> bool:
-        """Return whether there is room behind weights: not in a copy, nor if ``.data`` was set."""
-        kind = (values.data_ptr(), values.dtype, values.device)
-        return kind == (self._storage.data_ptr(), self._storage.dtype, self._storage.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy, or a pickle, is made of: no map of somebody else's names."""

@@ -151,10 +151,11 @@ def _outputs(path: Path, marker: str) -> Iterator[Output]:
     if not path.exists():
         raise InputError("no such file; check the path", path=path)
     if not path.is_dir():
-        if _is_weights(path):
+        first, names = _first_line(path), (WEIGHTS, Path(WEIGHTS).stem)
+        if path.name in names or first.startswith("# torchtune_smt weights"):
             yield _of_folder(path, path.parent, "weights")
         else:
-            yield Output(path, "lists" if is_list_line(_first_line(path)) else "translations")
+            yield Output(path, "lists" if is_list_line(first) else "translations")
         return
     folders = [path]
     if not (path / marker).is_file():
@@ -207,12 +208,6 @@ def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
         if option not in WITHOUT_EFFECT and not override.startswith("hydra.")
     }
     return Output(path, kind, kept, seed)
-
-
-def _is_weights(path: Path) -> bool:
-    if path.name in (WEIGHTS, Path(WEIGHTS).stem):
-        return True
-    return _first_line(path).startswith("# torchtune_smt weights")
 
 
 def _first_line(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import chdir
 from dataclasses import fields
 from pathlib import Path, PurePath
@@ -179,7 +179,10 @@ def _data(configuration: dict[str, Any], folder: Path) -> dict[str, Any]:
             "has no plain settings for its data; say what they are: data=NAME", path=folder / CONFIG
         )
     # What has no relative path is the same everywhere.
-    if all(os.path.isabs(path) or path == EXAMPLE for path in _data_paths(data)):
+    folders = data.get("folders") or []
+    named = [folders] if isinstance(folders, str) else [*folders]
+    named += [path for name in _SETS if isinstance(data.get(name), list) for path in data[name]]
+    if all(os.path.isabs(path) or path == EXAMPLE for path in map(str, named)):
         return data
     place = place_of(folder)
     if place is not None:
@@ -189,14 +192,6 @@ def _data(configuration: dict[str, Any], folder: Path) -> dict[str, Any]:
             if there is not None and (here is None or not _same_text(here, there)):
                 data[split] = there
     return data
-
-
-def _data_paths(data: dict[str, Any]) -> Iterator[str]:
-    folders = data.get("folders") or []
-    yield from [folders] if isinstance(folders, str) else map(str, folders)
-    for split in _SETS:
-        if isinstance(data.get(split), list):
-            yield from map(str, data[split])
 
 
 def _same_text(here: Sequence[str], there: Sequence[str]) -> bool:
