@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -120,15 +120,6 @@ class FOBOS(AveragingOptimizer):
                 self._behind.pop(parameter, None)
                 state["total"] += weight
                 state["epochs"] += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the state; see `SparseOptimizer.state_dict`."""
-        result = super().state_dict()
-        for entry in result["state"].values():
-            if "sums" in entry:
-                sums = entry["sums"]
-                entry["sums"] = torch.from_numpy(sums.size[: sums.count].copy())
-        return result
 
     def _puts_off(self, group: Group) -> bool:
         regularizer = group["regularizer"]
@@ -373,6 +364,10 @@ class StepSums:
         size[: self.count] = self.size[: self.count]
         self.size, self.block = size, np.empty((row_kernels.number_of_blocks(size.size), 4))
         row_kernels.build(self.size, self.block, self.count, self.lambda1, self.lambda2)
+
+    def to_tensors(self) -> Tensor:
+        """Return a copy of the sizes."""
+        return torch.from_numpy(self.size[: self.count].copy())
 
     def append(self, size: float) -> None:
         """Add a step."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -53,15 +51,6 @@ class FobosOscar(FOBOS):
         self._flush(group, parameter, state)
         self._behind.pop(parameter, None)
         return torch.from_numpy(structure.signed_blocks(weight))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the state; see `SparseOptimizer.state_dict`."""
-        result = super().state_dict()
-        for entry in result["state"].values():
-            structure = entry.pop("structure", None)
-            if structure is not None and not structure.released:
-                entry["structure"] = structure.to_tensors()
-        return result
 
     def _has_loop(self, group: Group) -> bool:
         return True
@@ -125,18 +114,15 @@ class FobosOscar(FOBOS):
         state["step"] = t
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
-        structure = state.get("structure")
-        if structure is not None and not structure.released:
+        if (structure := state.get("structure")) is not None:
             structure.lengthen(parameter.numel())
             first = settings["unregularized"]
             weight = parameter.detach().numpy()
             oscar_kernels.catch_up(structure.tree, weight, indices.numpy(), first)
 
     def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
-        structure = state.get("structure")
-        if structure is not None and not structure.released:
-            structure.write(parameter.detach().numpy())
-            structure.released = True
+        if "structure" in state:
+            state.pop("structure").write(parameter.detach().numpy())
 
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
@@ -164,11 +150,10 @@ class FobosOscar(FOBOS):
 
     def _structure(self, group: Group, weight: Float64, state: State) -> OscarStructure:
         """Return the structure, a new one where others may have changed the weights."""
-        structure: OscarStructure | None = state.get("structure")
-        if structure is None or structure.released:
-            oscar = group["regularizer"]
-            structure = OscarStructure(weight, group["unregularized"], oscar.lambda1, oscar.lambda2)
-            state["structure"] = structure
+        if "structure" not in state:
+            oscar, first = group["regularizer"], group["unregularized"]
+            state["structure"] = OscarStructure(weight, first, oscar.lambda1, oscar.lambda2)
+        structure: OscarStructure = state["structure"]
         structure.lengthen(weight.size)
         return structure
 

@@ -25,9 +25,7 @@ class OscarStructure:
 
     weight (float64 or float32 [D]): of which `unregularized` first ones do not take part.
 
-    As attributes:
-    tree: for the kernels.
-    released: all weights are up to date, and may be changed by others from now on.
+    As an attribute `tree`: for the kernels.
     """
 
     def __init__(self, weight: Float64, unregularized: int, lambda1: float, lambda2: float) -> None:
@@ -44,7 +42,6 @@ class OscarStructure:
         member = np.full((weight.size, 4), -1, np.int32)
         member[order, t.GROUP] = number.repeat(size)
         member[order, t.NEXT], member[order[ring], t.PREVIOUS] = order[ring], order
-        self.released = False
         self.tree = Tree(
             np.zeros((0, 5 * FANOUT)),
             np.zeros((0, t.CHILD + 2 * FANOUT), np.int32),

@@ -49,6 +49,7 @@ from torchtune_smt.optim.state import (
     nonzero_rows,
     plain,
     rows_of,
+    saved_value,
     settings_like,
 )
 from torchtune_smt.regularizers.base import (
@@ -459,7 +460,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 continue
             pending = self._pending[parameters[key]]
             state[key] = {
-                **{name: v.clone() if torch.is_tensor(v) else v for name, v in entry.items()},
+                **{name: saved_value(value) for name, value in entry.items()},
                 "pending": {name: plain(value) for name, value in pending.items()},
             }
             if parameters[key] in self._behind:

@@ -162,6 +162,13 @@ def with_step(path: Tensor, *numbers: float) -> Tensor:
     return path
 
 
+def saved_value(value: Any) -> Any:
+    """Return a copy of what a state has: of an object its tensors."""
+    if hasattr(value, "to_tensors"):
+        return value.to_tensors()
+    return value.clone() if torch.is_tensor(value) else value
+
+
 def plain(value: Any) -> Any:
     """Return a setting as a number or a string: a regulariser is named, not stored."""
     if value is None or isinstance(value, int | float | str):
