@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,9 +16,7 @@ from torchtune_smt.core.text import finite_number, whole_number
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.stored_lists import StoredLists, names_in
-from torchtune_smt.kbest.tools import FLOOR, SCORE, is_number
-
-AnyPath = str | os.PathLike[str]
+from torchtune_smt.kbest.tools import FLOOR, SCORE, AnyPath, is_number
 
 _KEY = ("id", "rank")
 

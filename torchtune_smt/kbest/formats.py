@@ -303,7 +303,12 @@ class ListAssembler:
         names, given = self.dense_names if dense is None else list(dense), dense is not None
         is_cdec = self._layout.form == kernels.CDEC
         if is_cdec and not given:
-            names = self._without_colon()
+            # All names without a colon, or those of the first line if no other may lack them.
+            self._close()
+            used: Bool = np.zeros(len(self.features), np.bool_)
+            for part in self._parts[: 1 if self._missing is None else None]:
+                used[part.row(0)[0] if self._missing is None else part.rows.feature] = True
+            names = [n for n in self.features.names(np.flatnonzero(used)) if ":" not in n]
             if len(names) > MAX_DENSE:
                 raise InputError(
                     f"has {len(names):,} features without a colon in their names, which "
@@ -429,14 +434,6 @@ class ListAssembler:
         self._faulty.append(piece.sentence[bad].copy())
         self._n_lines += line.size
         return np.flatnonzero(good)
-
-    def _without_colon(self) -> list[str]:
-        """Return the names without a colon: all, or those of the first line if none may lack."""
-        self._close()
-        used: Bool = np.zeros(len(self.features), np.bool_)
-        for part in self._parts[: 1 if self._missing is None else None]:
-            used[part.row(0)[0] if self._missing is None else part.rows.feature] = True
-        return [name for name in self.features.names(np.flatnonzero(used)) if ":" not in name]
 
     def lists(self, dense: Sequence[str] = (), *, fixed: bool = False) -> KBestLists:
         """Return all that was added, without zeros; raise InputError where that is none.

@@ -18,12 +18,12 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.textio import blocks_of_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import WRITABLE
-from torchtune_smt.kbest.columns import OWN_SCORE, AnyPath, scaled, with_columns, with_score
+from torchtune_smt.kbest.columns import OWN_SCORE, scaled, with_columns, with_score
 from torchtune_smt.kbest.formats import Format, OnError
 from torchtune_smt.kbest.formats import read_lists as read_bars
 from torchtune_smt.kbest.lists import KBestLists, tokens_of
 from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged
-from torchtune_smt.kbest.tools import FORMS, SCORE, Entry, Sizes
+from torchtune_smt.kbest.tools import FORMS, SCORE, AnyPath, Entry, Sizes
 
 # Lines of a file that are looked at to tell its form.
 _LOOKED_AT: Final = 1000

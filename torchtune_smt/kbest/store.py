@@ -77,24 +77,13 @@ class ListStore:
     ) -> Self:
         """Take up the lists that a folder has, with the settings that they were made with.
 
-        Raises InputError: a file is missing or damaged, or the dense features are others.
+        Raises InputError: a file is missing or damaged. Whether it is of the run, and so of its
+            model and metric, `load_state_dict` says.
         """
         lists = cls(n_dense=n_dense, unique=unique, measure=measure)
         lists.folder = folder
         while (path := _segment_path(folder, lists.n_iterations + 1)).is_file():
             segment, checksum = Segment.open(path, lists.n_iterations + 1)
-            if segment.n_dense != n_dense:
-                raise InputError(
-                    f"has {segment.n_dense} dense features, and now there are {n_dense}; resume "
-                    "with the same model",
-                    path=path,
-                )
-            if lists._differs(segment):
-                raise InputError(
-                    "has statistics of another metric, or has some where an earlier file has "
-                    "none, or the reverse; start the run anew",
-                    path=path,
-                )
             lists._segments.append(segment)
             lists._checksums.append(checksum)
         return lists
