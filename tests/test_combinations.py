@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from test_online import DENSE, Hypothesis, ListDecoder, sentences_of, values_of
 from torchtune_smt.cli.parts import make_parts
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.parallel.engine import InProcess
@@ -152,20 +152,15 @@ def cfg(repository):
     torch.set_num_threads(threads)
 
 
-class Choose:
-    """Puts choices of groups, with options, into the configuration."""
-
-    def __init__(self, cfg: DictConfig, folder: Path) -> None:
-        self.cfg, self.folder = cfg, folder
-
-    def __call__(self, group: str, name: str, **options: Any) -> None:
-        self.cfg[group] = OmegaConf.load(self.folder / group / f"{name}.yaml")
-        self.cfg[group].update(options)
-
-
 @pytest.fixture
-def choose(cfg, repository):
-    return Choose(cfg, repository / "conf")
+def choose(cfg):
+    """Put a choice of a group, with options, into the configuration."""
+
+    def chosen(group, name, **options):
+        cfg[group] = OmegaConf.load(config_folder() / group / f"{name}.yaml")
+        cfg[group].update(options)
+
+    return chosen
 
 
 @pytest.mark.parametrize("regularizer", REGULARIZERS)

@@ -3,10 +3,7 @@
 import domains
 import numpy as np
 import pytest
-from commands import example_source, example_target
 from domains import FOLDER, bags, count_words, kmeans, read_split, similarities
-
-from torchtune_smt.core.textio import read_lines
 
 
 def planted(sizes: list[int], seed: int) -> tuple[list[list[str]], np.ndarray]:
@@ -68,20 +65,3 @@ def test_each_line_has_one_domain(name, lines):
         assert np.unique(every).size == every.size
         # Those without words have none, and pairs that are too long to train on have one.
         assert one != "train" or every.size == lines
-
-
-def test_data_without_the_last_domain(repository, tmp_path):
-    folder = tmp_path / "data"
-    domains.write_data("example", folder)
-    split = read_split(FOLDER / "example.txt")
-    sources = {one: example_source(one) for one in split}
-    for one, found in split.items():
-        kept = sorted(np.concatenate(found[:-1]).tolist())
-        assert list(read_lines(folder / f"{one}.de")) == [sources[one][i - 1] for i in kept]
-    for ending in ("de", "en.0", "en.1"):
-        texts = {
-            one: example_source(one) if ending == "de" else example_target(one, int(ending[-1]))
-            for one in ("dev", "test")
-        }
-        apart = [texts[one][i - 1] for one in texts for i in split[one][-1].tolist()]
-        assert list(read_lines(folder / f"{domains.OUT}.{ending}")) == apart

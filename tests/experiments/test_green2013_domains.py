@@ -32,20 +32,6 @@ def test_parts_of_dev(tmp_path):
     assert not set(lines_of(parts["sample1"][0])) & set(lines_of(parts["sample2"][0]))
 
 
-def test_what_they_are_tried_on():
-    found = green2013_domains.tested_parts("example", {"devtest": "test", "test": "dev"})
-    # One behind the other: those of dev stand behind those of test.
-    test, dev = (example_target(one) for one in ("test", "dev"))
-    split = read_split(FOLDER / "example.txt")
-    for part, of_test, of_dev in zip(found, split["test"], split["dev"], strict=True):
-        assert part.places == [*(of_test - 1), *(of_dev - 1 + len(test))]
-        assert [row[0] for row in part.references] == [(test + dev)[i] for i in part.places]
-    assert sum(len(part.places) for part in found) == len(test) + len(dev)
-    # A set that stands for both is there once.
-    found = green2013_domains.tested_parts("example", {"devtest": "test", "test": "test"})
-    assert sorted(i for part in found for i in part.places) == list(range(len(test)))
-
-
 def test_the_table_has_means_over_runs(tmp_path):
     references = ["a b c d e", "f g h i j", "k l m n o", "p q r s t"]
     outputs = {

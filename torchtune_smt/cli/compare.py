@@ -150,11 +150,7 @@ def compare_runs(
 
 def _baseline(given: str | None, systems: Mapping[str, Sequence[Output]]) -> str:
     """Return the name of the baseline, which may be given by a path, too."""
-    if given is None:
-        return next(iter(systems))
-    if given in systems:
-        return given
     for name, outputs in systems.items():
-        if any(Path(given) == output.path for output in outputs):
+        if given in (None, name) or Path(str(given)) in [output.path for output in outputs]:
             return name
     raise InputError(f"baseline={given} is none of the systems; they are {', '.join(systems)}")
