@@ -99,10 +99,13 @@ def value_of(overrides: Sequence[str], key: str) -> Any:
 def refuse_repeated(overrides: Iterable[str]) -> None:
     """Raise InputError if an override has two entries of one name, of which Hydra takes the last.
 
-    As in ``systems={a:[1],a:[2]}``; lists and quoted text have no entries.
+    As in ``systems={a:[1],a:[2]}``; what is in a list, or quoted, is no entry.
     """
     for override in overrides:
-        left = re.sub(r"""'[^']*'|"[^"]*"|\[[^\[\]{}]*\]""", "", override)
+        left = re.sub(
+            "'[^']*'|\"[^\"]*\"", lambda text: re.sub(r"[][{},:]", "_", text[0]), override
+        )
+        left = re.sub(r"\[[^\[\]{}]*\]", "", left)
         while inner := re.search(r"\{([^{}]*)\}", left):
             names = Counter(re.findall(r"(?:^|,)\s*([^,:]+?)\s*:", inner[1]))
             for name in (name for name, count in names.items() if count > 1):

@@ -135,11 +135,10 @@ def _why_missing(error: BaseException) -> str:
         return f"{place}: {cause.msg}; correct this line"
     finders = (Path(hydra.__file__).parent, Path(importlib.__file__).parent)
     # Where a module was when it failed.
+    trace = error.__cause__.__traceback__ if error.__cause__ else None
     frames = [
         frame
-        for frame in traceback.extract_tb(
-            error.__cause__.__traceback__ if error.__cause__ else None
-        )
+        for frame in traceback.extract_tb(trace)
         if not frame.filename.startswith("<frozen ")
         and not any(Path(frame.filename).is_relative_to(folder) for folder in finders)
     ]
