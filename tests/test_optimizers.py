@@ -302,6 +302,21 @@ def test_scales_do_not_underflow_and_paths_do_not_grow_for_ever(longest, monkeyp
         assert close(lazy.averaged(), twin.averaged())
 
 
+def test_a_regularizer_may_change_and_change_back():
+    start = [0.9, -0.8, 0.0, 0.7]
+    parameter, twin = parameter_of(start), EagerFobos(start, 0.1, OSCAR)
+    lazy = FOBOS([parameter], 0.1, OSCAR, schedule="constant")
+    # What is not 0 is looked for anew.
+    for regularizer, touched in ((OSCAR, 0), (L1(0.3), 2), (OSCAR, 0), (NonNegative(), 2)):
+        lazy.param_groups[0]["regularizer"] = twin.regularizer = regularizer
+        for entries in ([(touched, -9.0)], [], [(touched, 0.5)]):
+            set_gradient(parameter, entries)
+            lazy.step()
+            twin.step(entries)
+    lazy.flush()
+    assert close(parameter, twin.w)
+
+
 def test_oscar_step_costs_nothing_in_the_number_of_zeros():
     """The weights that are not 0 are found once; afterwards a list of them is kept."""
     parameter = parameter_of(np.zeros(50))
