@@ -68,7 +68,7 @@ a number, 0 or more: AdaGrad.initial_accumulator AllPairs.threshold BatchTuner.t
     Oscar.lambda1 Oscar.lambda2 ProSampler.threshold _Elastic.lambda1 _Elastic.lambda2
     _Elastic.strength
 a number, 0 or more, or null: IterSel.strength IterSel.threshold
-a number, 1 or more: Dataset.max_ratio LengthFilter.max_ratio
+a number, 1 or more: Dataset.max_ratio
 a whole number, -1 or more (up to 1,073,741,824), or null: PhraseDecoder.distortion_limit
 a whole number, 0 or more: Auto.few Auto.tens Mert.random_directions Mert.restarts
     SparseOptimizer.unregularized
@@ -77,7 +77,7 @@ a whole number, 1 or more: Accuracy.steps BatchLearning.path BuiltModel.iteratio
     BuiltModel.table_limit ChrF.order ClusteredWeights.count ClusteredWeights.passes
     Dataset.max_length
     Engine.attempts ExpectedErrors.batch_size ExpectedErrors.passes
-    KBestMira.passes LengthFilter.max_length Mert.max_features MixedLearning.shards
+    KBestMira.passes Mert.max_features MixedLearning.shards
     OnlineTuner.batch_size Pro.steps ProSampler.candidates ProSampler.pairs StepLearning.passes
     Stochastic.batch_size Stochastic.passes
 a whole number, 1 or more (up to 1,073,741,824): GrammarDecoder.k GrammarDecoder.max_words

@@ -25,7 +25,7 @@ from torchtune_smt.data.bitext import Corpus, find_files, read_corpus, write_cor
 from torchtune_smt.data.compounds import FILLERS, LEAST, CompoundSplitter
 from torchtune_smt.data.corpora import CORPORA, fetch
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
+from torchtune_smt.data.preprocess import Preprocessor
 
 
 def write(path, *lines):
@@ -44,13 +44,12 @@ def test_what_is_left_out_is_counted(tmp_path):
     assert corpus.source == [["a", "A"], ["d"]] and corpus.targets == [["a"], ["d"]]
     assert corpus.lines == [1, 4]
     assert corpus.summary() == "2 sentences, 2 lines dropped (2 empty)"
-    source = write(tmp_path / "train.de", "a a a", "b b b b", "c")
-    target = write(tmp_path / "train.en", "a a", "b", "c c c")
-    corpus = read_corpus(source, [target], lengths=LengthFilter(max_length=3, max_ratio=2))
-    assert corpus.targets == [["a", "a"]]
-    assert corpus.summary() == (
-        "1 sentences, 2 lines dropped (1 too long, 1 of too different lengths)"
-    )
+    pairs = [(10, 4), (3, 9), (11, 10), (10, 11), (1, 4), (10, 3)]
+    source = write(tmp_path / "train.de", *("a " * n for n, _ in pairs))
+    target = write(tmp_path / "train.en", *("a " * m for _, m in pairs))
+    corpus = read_corpus(source, [target], lengths=(10, 3.0))
+    assert corpus.lines == [1, 2]
+    assert corpus.dropped == {"too long": 2, "of too different lengths": 2}
     source, target = write(tmp_path / "x.de", "Ein Haus."), write(tmp_path / "x.en", "I can't.")
     corpus = read_corpus(
         source, [target], source_text=Preprocessor("de"), target_text=Preprocessor("en")
@@ -69,7 +68,7 @@ def test_what_is_left_out_is_counted(tmp_path):
         (
             ["a a a a", ""],
             ["a", "b"],
-            {"empty": "skip", "lengths": LengthFilter(max_length=3)},
+            {"empty": "skip", "lengths": (3, 9.0)},
             "no sentence is left of 2 .*1 too long, 1 empty",
         ),
     ],

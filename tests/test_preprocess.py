@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.core.text import RESERVED, UNKNOWN_WORDS
-from torchtune_smt.data.preprocess import Detokenizer, LengthFilter, Preprocessor, protected
+from torchtune_smt.data.preprocess import Detokenizer, Preprocessor, protected
 
 SCOTLAND = "\U0001f3f4\U000e0067\U000e0062\U000e007f"
 LINE = "Herr Dr. Müller sagt: „Das ist z.B. gut“ – oder?"
@@ -250,10 +250,3 @@ def test_long_words_take_no_longer_than_others(piece):
     # Hours, if each character looked at all others.
     line = piece * 200_000
     assert all(line.startswith(what, begin) for begin, what, _ in protected(line))
-
-
-def test_length_filter():
-    of_pairs = {None: [(10, 4), (3, 9)], "too long": [(11, 10), (10, 11)]}
-    for reason, pairs in {**of_pairs, "of too different lengths": [(1, 4), (10, 3)]}.items():
-        for pair in pairs:
-            assert LengthFilter(max_length=10, max_ratio=3).reason(*pair) == reason

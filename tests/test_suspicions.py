@@ -9,7 +9,6 @@ from commands import example, run_command
 from short_example import WHOLE
 
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
-from torchtune_smt.data.preprocess import LengthFilter
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 
 SETS = ("train", "dev", "test")
@@ -22,7 +21,7 @@ def read_sets(name, shared=None):
         return {split: whole.require(split, training=split == "train") for split in SETS}
     sets, folder = {}, shared / "data" / name
     for split in SETS:
-        lengths = LengthFilter() if split == "train" else None
+        lengths = (80, 9.0) if split == "train" else None
         files = find_files(folder, split, *name[-5:].split("-"))
         sets[split] = read_corpus(*files, empty="skip", lengths=lengths)
     return sets

@@ -40,7 +40,7 @@ from torchtune_smt.core.textio import (
     iterate_lines,
     parallel_lines,
 )
-from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
+from torchtune_smt.data.preprocess import Preprocessor
 from torchtune_smt.kbest.lists import Source
 
 AnyPath = str | os.PathLike[str]
@@ -109,7 +109,7 @@ def read_corpus(
     empty: Literal["error", "skip"] = "error",
     source_text: Preprocessor | None = None,
     target_text: Preprocessor | None = None,
-    lengths: LengthFilter | None = None,
+    lengths: tuple[int, float] | None = None,
     training: bool = False,
     max_words: int | None = None,
     lines: Sequence[Iterable[str]] | None = None,
@@ -121,7 +121,8 @@ def read_corpus(
         left out of all of them and counted.
     source_text, target_text: how raw text becomes tokens; by default lines are only split at blanks
         and tabs.
-    lengths: pairs that this filter rejects are left out and counted.
+    lengths: pairs with a side of more words than this, or more words on one side for each of the
+        other, are left out and counted.
     training: a model is to be made of the text: it has one target side, and `UNKNOWN_WORDS` in that
         are errors, as a language model is estimated from it.
     max_words: a source sentence with more words is an error.
@@ -162,7 +163,11 @@ def read_corpus(
                 check_reserved(words, path, number, kept)
         if reason is None and lengths is not None:
             for words in sides[1:]:
-                reason = reason or lengths.reason(len(sides[0]), len(words))
+                shorter, longer = sorted([len(sides[0]), len(words)])
+                if longer > lengths[0]:
+                    reason = reason or "too long"
+                elif longer > lengths[1] * shorter:
+                    reason = reason or "of too different lengths"
         if reason is not None:
             dropped[reason] += 1
             continue

@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from torchtune_smt.core.accepts import Checked, accepting, one_of
+from torchtune_smt.core.accepts import Checked, accepting, integer, least, one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import EXAMPLE, PACKAGE, example_folder
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.compounds import FILLERS, CompoundSplitter
-from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
+from torchtune_smt.data.preprocess import Preprocessor
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ class Dataset(Checked):
     accepts = accepting(
         tokenize=one_of(True, False, "source", "target"),
         split_compounds=one_of(*FILLERS).or_null(),
-        **LengthFilter.accepts,
+        max_length=integer(1),
+        max_ratio=least(1, infinite=True),
     )
 
     name: str
@@ -120,7 +121,7 @@ class Dataset(Checked):
             empty=self.empty,
             source_text=self.source_text,
             target_text=self.target_text,
-            lengths=LengthFilter(self.max_length, self.max_ratio) if training else None,
+            lengths=(self.max_length, self.max_ratio) if training else None,
             training=training,
             max_words=max_words,
         )

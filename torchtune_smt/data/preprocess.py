@@ -1,4 +1,4 @@
-"""Text to tokens and back: punctuation, tokenisation, lowercasing, a filter by length.
+"""Text to tokens and back: punctuation, tokenisation, lowercasing.
 
 The work is done by sacremoses, a port of Moses's scripts, so that text prepared elsewhere with
 those scripts fits.
@@ -13,7 +13,6 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any, Final
 
-from torchtune_smt.core.accepts import Checked, accepting, integer, least
 from torchtune_smt.core.text import RESERVED, UNKNOWN_WORDS, split_words
 from torchtune_smt.data.compounds import CompoundSplitter
 
@@ -328,25 +327,3 @@ def _tags_attached(text: str) -> str:
         elif not match["end"] and not match["alone"]:
             begins.append(match.end())
     return "".join(c for i, c in enumerate(text) if c != " " or i not in blanks)
-
-
-@dataclass(frozen=True)
-class LengthFilter(Checked):
-    """Keeps the sentence pairs that are neither long nor of very different lengths.
-
-    max_length: tokens on either side.
-    max_ratio: tokens of the longer side for each of the shorter.
-    """
-
-    accepts = accepting(max_length=integer(1), max_ratio=least(1, infinite=True))
-
-    max_length: int = 80
-    max_ratio: float = 9.0
-
-    def reason(self, source: int, target: int) -> str | None:
-        """Return why a pair of these lengths (tokens, at least 1) is dropped, or None."""
-        if max(source, target) > self.max_length:
-            return "too long"
-        if max(source, target) > self.max_ratio * min(source, target):
-            return "of too different lengths"
-        return None
