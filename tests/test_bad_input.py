@@ -123,7 +123,7 @@ CASES: list[tuple[list[str], Changes, str]] = [
         {"train.de": "a b\nb a b a\na\n"},
         f"train.de:2: has 4 {LONG} 3",
     ),
-    (TRANSLATE, {"dev.de": "a b " * 30_000}, f"dev.de:1: has 60000 {LONG} 1000 are decoded; split"),
+    (TRANSLATE, {"dev.de": "a b " * 30_000}, f"dev.de:1: has 60000 {LONG} 1000 are decoded (dec"),
     ([*TUNE, "data.dev=[dev.de]"], {}, "data.dev names 1 files; give the source and at least one"),
     (
         ["train", "data=multi30k", "data.folders=[here,there]"],

@@ -60,7 +60,7 @@ def test_what_is_left_out_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("source", "target", "options", "message"),
     [
-        (["a", "b", "c"], ["a", "   ", "c"], {}, r"en:2: has no words.*with data\.empty=skip"),
+        (["a", "b", "c"], ["a", "   ", "c"], {}, r"en:2: has no words.*data\.empty=skip"),
         *((["a", f"b {w}"], ["a", "b"], {}, "de:2: .* is reserved") for w in RESERVED),
         # No language model is estimated of unknown words.
         (["a", "<unk>"], ["a", "<unk>"], {"training": True}, "en:2: the word '<unk>' is reserved"),

@@ -363,8 +363,10 @@ def test_bad_arguments():
         extract_grammar([["a"], ["b"]], [["u"]], [[]])
     with pytest.raises(InputError, match="alignment 1 has a link out of its sentence pair"):
         extract_grammar([["a"]], [["u"]], [[(0, 1)]])
-    with pytest.raises(InputError, match="has other words"):
-        extract_grammar([["a"]], [["u"]], [[(0, 0)]]).sentence_grammar(np.array([-1]), 10, 0)
+    grammar = extract_grammar([["a"]], [["u"]], [[(0, 0)]])
+    for word, index, message in ((0, 1, "no training sentence 1"), (-1, 0, "has other words")):
+        with pytest.raises(ValueError, match=message):
+            grammar.sentence_grammar(np.array([word]), 10, index)
 
 
 def test_a_sentence_of_one_word_many_times():

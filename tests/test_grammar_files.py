@@ -78,6 +78,39 @@ def test_damaged_grammars(grammar, tmp_path):
         load_grammar(path)
 
 
+# What has a checksum that is right, and leads out of an array, or nowhere: a place, and what is
+# written there.
+IMPOSSIBLE = {
+    "trie_child_begin": (1, 0),
+    "node_source": (-1, 9999),
+    "source_begin": (1, 9999),
+    "source_symbols": (0, -2),
+    "rule_source": (0, 1),
+    "target_symbols": (0, 9999),
+    "counts_rule_begin": (-1, 9999),
+    "counts_rule_target": (0, -1),
+    "counts_log_p": (0, np.nan),
+    "lexicon_begin": (0, 1),
+    "lexicon_target": (-1, 9999),
+    "own_rule": (0, 9999),
+    "own_link": ((0, 1), -1),
+    "own_link_begin": (1, -1),
+    "rule_alignment": (0, 9999),
+    "identical": (0, 9999),
+    "point_begin": (1, 0),
+    "point": (slice(None), 5),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_impossible_grammars(grammar, tmp_path, name):
+    place, value = IMPOSSIBLE[name]
+    grammar.arrays[name][place] = value
+    save_grammar(tmp_path / "grammar", grammar)
+    with pytest.raises(InputError, match=f"is damaged: it is no whole grammar; {CURE}"):
+        load_grammar(tmp_path / "grammar")
+
+
 def test_what_is_no_grammar_is_not_overwritten(grammar, tmp_path):
     (tmp_path / "thesis.txt").write_text("important")
     for path in (tmp_path, tmp_path / "thesis.txt", tmp_path / "thesis.txt" / "grammar"):
@@ -93,7 +126,7 @@ def test_bad_alignment_files(tmp_path):
         ("0-0\n0-0\n", None, "has 2 lines, and the bitext 4 pairs"),
         ("0-0\n\n0-x\n\n", 3, "0-x is no alignment point"),
         ("0-0\n-1-0\n\n\n", 2, "-1-0 is no alignment point"),
-        ("0-0 2-1\n\n\n\n", 1, "a link out of its sentence pair, which has 2 and 2 words"),
+        ("0-0 2-1\n\n\n\n", 1, "a link out of its sentence pair .2 and 2 words"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=message) as caught:

@@ -1,10 +1,9 @@
-"""The damaged binary copy of a language model."""
+"""The binary copy of a language model: damaged, and forged."""
 
-from forging import damaged
+from forging import damaged, forged
 
 from torchtune_smt.core.archive import file_checksum
-from torchtune_smt.lm import NgramModel, estimate, write_arpa
-from torchtune_smt.lm.tables import read_cache
+from torchtune_smt.lm import NgramModel, estimate, tables, write_arpa
 
 _TEXT = """the dog sees the cat
 a bird sleeps
@@ -36,7 +35,16 @@ def _result(folder, _):
     """Scores, and whether there is a copy: one that was damaged is made anew."""
     path = folder / "lm.arpa.gz"
     found = scores(NgramModel.load(path)).tolist()
-    return [found, read_cache(path, file_checksum(path)) is not None]
+    return [found, tables.read_cache(path, file_checksum(path)) is not None]
 
 
-TARGETS = {"lm-cache": damaged("lm-cache", _write, _result)}
+def _use(folder, _):
+    path = folder / "lm.arpa.gz"
+    taken = tables.read_cache(path, file_checksum(path))
+    return None if taken is None else scores(NgramModel(*taken))
+
+
+TARGETS = {
+    "lm-cache": damaged("lm-cache", _write, _result),
+    "lm-cache-forged": forged("lm-cache-forged", tables.ARCHIVE, _write, _use),
+}

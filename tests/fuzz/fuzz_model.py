@@ -1,18 +1,21 @@
-"""Damaged model folders, and the grammars in them."""
+"""Model folders and the grammars in them: damaged, and forged."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-from forging import damaged
+from forging import damaged, forged
 
+from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId, RuleShape
+from torchtune_smt.grammar import load_grammar, read_grammar, store, write_grammar
 from torchtune_smt.grammar.extracted_grammar import ExtractedPhrases
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models import BitextModel, Model, load_model
@@ -62,12 +65,40 @@ def translations(model: Model) -> list[object]:
     return found
 
 
+# The model of a folder as it was first.
+_model = cache(load_model)
+
+
 def _translated(folder: Path, _: Path) -> list[object]:
     return translations(load_model(folder, folds=True))
 
 
+def _translated_grammar(folder: Path, path: Path) -> list[object]:
+    # Alone: the model's folder has its checksum.
+    return translations(replace(_model(folder), grammar=load_grammar(path)))
+
+
+def _write_grammar(folder: Path) -> None:
+    build(folder)
+    _model(folder)
+
+
+def _write_copy(folder: Path) -> None:
+    _write_grammar(folder)
+    write_grammar(folder / "rules", load_model(folder).grammar)
+    read_grammar(folder / "rules", cache=True)
+
+
+def _use_copy(folder: Path, _: Path) -> object:
+    path = folder / "rules"
+    taken = store.read_copy(path, {"format": None, "source": file_checksum(path)})
+    return taken and translations(replace(_model(folder), grammar=taken))
+
+
 PHRASES = partial(build, source=PhraseModel)
 TARGETS = {
+    "grammar-copy-forged": forged("grammar-copy-forged", store.COPY, _write_copy, _use_copy),
+    "grammar-forged": forged("grammar-forged", store.ARCHIVE, _write_grammar, _translated_grammar),
     "model-folder": damaged("model-folder", build, _translated),
     "phrase-model-folder": damaged("phrase-model-folder", PHRASES, _translated, 100),
 }

@@ -156,8 +156,8 @@ def read_corpus(
         for path, words, kept in zip(paths, sides, reserved, strict=True):
             if not words:
                 if empty == "error":
-                    message = "has no words; remove this line from all files, or leave it out with"
-                    raise InputError(f"{message} data.empty=skip", path=path, line=number)
+                    message = "has no words; remove it from all files, or set data.empty=skip"
+                    raise InputError(message, path=path, line=number)
                 reason = "empty"
             else:
                 check_reserved(words, path, number, kept)
@@ -180,8 +180,9 @@ def read_corpus(
         raise InputError("is empty; a line for each sentence is expected", path=paths[0])
     corpus.dropped.update(dropped)
     if not corpus.source:
-        message = f"no sentence is left of {number} ({corpus.summary()})"
-        raise InputError(f"{message}; check the files and the limits of length", path=paths[0])
+        summary = corpus.summary()
+        message = f"no sentence is left of {number} ({summary}); check files and limits of length"
+        raise InputError(message, path=paths[0])
     return corpus
 
 
@@ -198,8 +199,8 @@ def check_reserved(
 def check_length(words: Sequence[str], most: int, path: AnyPath, line: int) -> None:
     """Raise InputError where a sentence that is to be decoded has more than so many words."""
     if len(words) > most:
-        message = f"has {len(words)} words, and at most {most} are decoded; split the sentence, or"
-        raise InputError(f"{message} set decoder.max_words to more", path=path, line=line)
+        message = f"has {len(words)} words, and at most {most} are decoded (decoder.max_words)"
+        raise InputError(message, path=path, line=line)
 
 
 # Tokens of files, by their content, in the user's folder of caches; files that stay when a new one

@@ -314,9 +314,11 @@ def _check_prepared(part: Part, text: Corpus, outputs: Sequence[Path]) -> None:
     for path, side, expected in zip(outputs, written_lines(text), part.sha256, strict=True):
         digest = hashlib.sha256("".join(side).encode()).hexdigest()
         if digest != expected:
-            message = f"would have the sha256 {digest} (not packed) and should have {expected}"
-            cure = "what was fetched for it is another version; take it as it is without the check"
-            raise InputError(f"{message}: {cure}", path=path)
+            raise InputError(
+                f"would have the sha256 {digest} (not packed) and should have {expected}: what was "
+                "fetched for it is another version; take it as it is without the check",
+                path=path,
+            )
 
 
 def _download(url: str, timeout: float) -> bytes:

@@ -66,8 +66,8 @@ def read_alignments(
     for line, links, *pair in zip(lines, alignments, sources, targets, strict=True):
         n, m = (len(words) for words in pair)
         if (links >= [n, m]).any():
-            message = f"has a link out of its sentence pair, which has {n} and {m} words"
-            raise InputError(f"{message}; align this bitext", path=path, line=line)
+            message = f"has a link out of its sentence pair ({n} and {m} words); align this bitext"
+            raise InputError(message, path=path, line=line)
     return alignments
 
 

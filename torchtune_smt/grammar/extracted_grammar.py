@@ -141,6 +141,9 @@ class ExtractedGrammar(Grammar):
         return train_index if self._identical is None else int(self._identical[train_index])
 
     def _rules(self, node: Int32, words: Int32, train_index: int) -> tuple[Int32, Int64, Float64]:
+        sentences = self.arrays["own_begin"].size - 1
+        if train_index >= sentences:
+            raise ValueError(f"there is no training sentence {train_index}, of {sentences}")
         own, links = self._own(train_index), NO_LINKS
         if train_index >= 0:
             number = self._left_out(train_index)

@@ -1,4 +1,4 @@
-"""Kernels that score an extracted grammar's rules for one sentence."""
+"""Kernels that score an extracted grammar's rules for one sentence, or check those of a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.core.rows_kernels import number_distinct, places_of
 from torchtune_smt.core.sequences_kernels import longer
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
-from torchtune_smt.grammar.matching_kernels import lower_bound, place
+from torchtune_smt.grammar.matching_kernels import GAP, lower_bound, place
 
 LOWEST = -99.0
 """log10 of a probability of 0, which no extracted rule has."""
@@ -294,3 +294,64 @@ def lexical_scores(
                     best = max(best, of_source[local[k], f])
             total += best
         dense[i, 3] = total
+
+
+@kernel
+def is_trie(
+    symbol: Int32,
+    child_begin: Int32,
+    node_source: Int32,
+    source_begin: Int64,
+    source_symbols: Int32,
+) -> bool:
+    """Return whether children come behind their parents, each has one, and sides end where they do.
+
+    Offsets and ids are within their arrays; see `Trie` and `Grammar`.
+    """
+    nodes = symbol.size
+    if nodes == 0 or child_begin[0] != 1 or child_begin[nodes] != nodes or node_source[0] != -1:
+        return False
+    parent = np.zeros(nodes, np.int32)
+    for node in range(nodes):
+        first, last = child_begin[node], child_begin[node + 1]
+        if not node < first <= last <= nodes:
+            return False
+        for child in range(first, last):
+            parent[child] = node
+    for node in range(1, nodes):
+        side = node_source[node]
+        if side >= 0:
+            here = node
+            for k in range(source_begin[side + 1] - 1, source_begin[side] - 1, -1):
+                if here == 0 or symbol[here] != source_symbols[k]:
+                    return False
+                here = parent[here]
+            if here != 0:
+                return False
+    return True
+
+
+@kernel
+def are_rules(
+    rule_begin: Int64,
+    rule_source: Int32,
+    source_begin: Int64,
+    source_symbols: Int32,
+    target_begin: Int64,
+    target_symbols: Int32,
+) -> bool:
+    """Return whether rules are consecutive, and have their source side's gaps once each."""
+    for side in range(rule_begin.size - 1):
+        gaps = 0
+        for k in range(source_begin[side], source_begin[side + 1]):
+            gaps += source_symbols[k] == GAP
+        for rule in range(rule_begin[side], rule_begin[side + 1]):
+            if rule_source[rule] != side:
+                return False
+            first = second = 0
+            for k in range(target_begin[rule], target_begin[rule + 1]):
+                first += target_symbols[k] == -1
+                second += target_symbols[k] == -2
+            if gaps > 2 or first != (gaps > 0) or second != (gaps > 1):
+                return False
+    return True

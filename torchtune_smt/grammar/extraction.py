@@ -222,8 +222,8 @@ def _join_links(
     lengths = np.stack([np.diff(source_begin), np.diff(target_begin)], axis=1)
     bad = np.flatnonzero(((pairs < 0) | (pairs >= lengths[sentence])).any(axis=1))
     if bad.size:
-        message = "has a link out of its sentence pair; is it of another bitext?"
-        raise InputError(f"alignment {sentence[bad[0]] + 1} {message}")
+        number = sentence[bad[0]] + 1
+        raise InputError(f"alignment {number} has a link out of its sentence pair; align this text")
     distinct = np.unique((source_begin[sentence] + pairs[:, 0]) << 32 | pairs[:, 1])
     place = distinct >> 32
     sentence = np.searchsorted(source_begin, place, side="right") - 1

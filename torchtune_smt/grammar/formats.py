@@ -275,8 +275,9 @@ def _detect(data: bytearray, path: Path) -> Format:
         return "cdec"
     if len(fields) >= 3 and fields[0] and fields[0][-1].startswith("["):
         return "moses"
-    forms = f"neither cdec's format ({_LAYOUTS['cdec'].fields}) nor Moses's hierarchical one "
-    raise InputError(f"{forms}({_LAYOUTS['moses'].fields})", path=path, line=1)
+    cdec, moses = (_LAYOUTS[name].fields for name in ("cdec", "moses"))
+    message = f"neither cdec's format ({cdec}) nor Moses's hierarchical one ({moses})"
+    raise InputError(message, path=path, line=1)
 
 
 def _texts(path: Path, packed: bytes | None = None) -> Iterator[bytearray]:
@@ -441,8 +442,8 @@ def _places(piece: _Piece, path: Path) -> dict[str, tuple[Path, int]]:
         line += int(np.count_nonzero(piece.text[read:begin] == ord("\n")))
         read = begin
         if name.startswith("#"):
-            message = f"the feature name {name} cannot be written to a weights file, where # begins"
-            raise InputError(f"{message} a comment; give it another name", path=path, line=line)
+            message = f"the feature name {name} would be a comment in a weights file; change it"
+            raise InputError(message, path=path, line=line)
         places[name] = (path, line)
     return places
 
@@ -543,13 +544,13 @@ def _reordering_of(table: _Phrases, path: Path, kind: ReorderingType, reordering
         others = (other.values != other.values[first[number]]).any(axis=1)
         if others.any() and not kind.target:
             line = int(others.argmax())
-            message = f"gives this phrase other scores than line {first[number[line]] + 1} does"
-            raise InputError(f"{message}; keep one of them", path=reordering, line=line + 1)
+            message = f"has other scores than line {first[number[line]] + 1}; keep one of them"
+            raise InputError(message, path=reordering, line=line + 1)
         place = np.minimum(np.searchsorted(distinct, wanted), distinct.size - 1)
         missing = np.flatnonzero(distinct[place] != wanted)
         if missing.size:
-            message = f"this phrase has no scores in {reordering}; take both tables from one"
-            raise InputError(f"{message} extraction", path=path, line=int(missing[0]) + 1)
+            message = f"has no scores in {reordering}; take both tables from one extraction"
+            raise InputError(message, path=path, line=int(missing[0]) + 1)
         row = first[place]
         unused = given.size - np.unique(place).size
     if unused:

@@ -11,11 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from torchtune_smt.core.archive import Archive, Stored
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtune_smt.core.archive import Archive, Stored, whole
 from torchtune_smt.core.errors import REBUILD, InputError
+from torchtune_smt.core.offsets import are_offsets
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.grammar import extracted_kernels as kernels
 from torchtune_smt.grammar.base import Trie
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar, ExtractedPhrases
+from torchtune_smt.grammar.extraction_kernels import LINK
 from torchtune_smt.grammar.file_grammar import NO_LIMIT, FileGrammar
 from torchtune_smt.grammar.reordering import ReorderingType
 
@@ -57,6 +63,8 @@ def load_grammar(
         )
         arrays = {name: a for name, a in stored.arrays.items() if not name.startswith(_WORDS)}
         content = source_words, target_words, arrays
+        if not stored.trusted:
+            _check(arrays, len(source_words), len(target_words), "reordering" in stored.content)
         limit, reordering = stored.content["table_limit"], stored.content.get("reordering")
         if reordering is None:
             grammar = ExtractedGrammar(*content, table_limit=limit)
@@ -97,13 +105,130 @@ def read_copy(path: Path, key: Mapping[str, Any]) -> FileGrammar | None:
         grammar = FileGrammar.__new__(FileGrammar)
         for name in _WORDS:
             setattr(grammar, name, Vocabulary.from_arrays(copy.arrays, f"{name}_"))
+        arrays = {name: a for name, a in copy.arrays.items() if not name.startswith(_WORDS)}
+        said, rules = copy.content, arrays["rule_source"].size
+        if not all(type(name) is str for name in [*said["names"], *said["lines"]]):
+            raise ValueError
+        if not copy.trusted:
+            most = rules + whole(said["again"], 0)
+            more: dict[str, Limits] = {"given": ("i8", (rules,), (0, most))}
+            more["dense"] = ("f8", (rules, len(said["names"])), None)
+            words = len(grammar.source_words), len(grammar.target_words)
+            _check_rules(arrays, "source_rule_begin", *words, more)
         for name in _OF_RULES:
-            setattr(grammar, name, copy.arrays[name])
-        grammar.trie = Trie(*(copy.arrays[f"trie_{name}"] for name in Trie._fields))
-        said = copy.content
+            setattr(grammar, name, arrays[name])
+        grammar.trie = Trie(*(arrays[f"trie_{name}"] for name in Trie._fields))
         grammar.dense_names, grammar.n_duplicates = said["names"], said["again"]
         grammar.feature_places = {name: (path, line) for name, line in said["lines"].items()}
         grammar.table_limit = NO_LIMIT
         return grammar
 
     return COPY.read_copy(path, key, made)
+
+
+# An array's type and shape, and what it ends with if it has offsets, or the range of its ids.
+Limits = tuple[str, tuple[int, ...], Any]
+
+
+def _check(
+    arrays: Mapping[str, NDArray[Any]], source_words: int, target_words: int, phrases: bool
+) -> None:
+    """Raise ValueError or KeyError unless kernels can work on the arrays of a grammar.
+
+    One pass finds every offset and id that leads out of an array, and every rule whose sides do
+    not belong together. What is counted is not looked at.
+    """
+    rules = arrays["rule_source"].size
+    sources, targets = arrays["counts_source_low"].size, arrays["counts_target_low"].size
+    entries, sentences = arrays["lexicon_target"].size, arrays["own_begin"].size - 1
+    own_rules, own_links = arrays["own_rule"].size, arrays["own_link"].shape[0]
+    begin, point, identical = arrays["point_begin"], arrays["point"], arrays["identical"]
+    more: dict[str, Limits] = {
+        "counts_rule_target": ("i4", (rules,), (0, targets)),
+        "counts_rule_low": ("i8", (rules,), None),
+        "counts_rule_count": ("f8", (rules,), None),
+        "counts_source_low": ("i8", (sources,), None),
+        "counts_source_count": ("f8", (sources,), None),
+        "counts_target_low": ("i8", (targets,), None),
+        "counts_target_count": ("f8", (targets,), None),
+        "counts_log_p": ("f8", (rules, 2), None),
+        "lexicon_begin": ("i8", (source_words + 2,), entries),
+        "lexicon_target": ("i4", (entries,), (0, target_words + 1)),
+        "lexicon_links": ("i8", (entries,), None),
+        "lexicon_source_count": ("i8", (source_words + 1,), None),
+        "lexicon_target_count": ("i8", (target_words + 1,), None),
+        "own_begin": ("i8", (sentences + 1,), own_rules),
+        "own_rule": ("i4", (own_rules,), (0, rules)),
+        "own_low": ("i8", (own_rules,), None),
+        "own_link_begin": ("i8", (sentences + 1,), own_links),
+        "own_link": ("i4", (own_links, 2), (0, (source_words + 1, target_words + 1))),
+        "identical": ("i4", (sentences,), (0, sentences)),
+        "point_begin": ("i8", begin.shape, point.size),
+        "point": ("i4", (point.size,), (0, 1 << 31)),
+    }
+    if phrases:
+        more["orientation"] = ("i4", (rules, 8), (0, 1 << 31))
+        more["own_orientation"] = ("i2", (own_rules, 8), (0, 1 << 15))
+    else:
+        more["rule_alignment"] = ("i4", (rules,), (0, begin.size - 1))
+        more["rule_sentences"] = ("i4", (rules,), None)
+    _check_rules(arrays, "counts_rule_begin", source_words, target_words, more)
+    # The first of identical pairs is its own first one, and links lead to symbols of their rules.
+    sound = np.array_equal(identical[identical], identical) and bool((np.diff(begin) > 0).all())
+    if phrases:
+        sound = sound and begin.size == rules + 1
+        sound = sound and all((arrays[f"{s}_symbols"] >= 0).all() for s in ("source", "target"))
+    if sound and rules:
+        number = np.arange(rules) if phrases else arrays["rule_alignment"]
+        source = np.maximum.reduceat(point // LINK, begin[:-1])[number]
+        target = np.maximum.reduceat(point % LINK, begin[:-1])[number]
+        sound = bool((target < np.diff(arrays["target_begin"])).all())
+        lengths = np.diff(arrays["source_begin"])[arrays["rule_source"]]
+        sound = sound and bool((source < lengths).all())
+    if not sound:
+        raise ValueError
+
+
+def _check_rules(
+    arrays: Mapping[str, NDArray[Any]],
+    rule_begin: str,
+    source_words: int,
+    target_words: int,
+    more: Mapping[str, Limits],
+) -> None:
+    """Raise ValueError or KeyError unless arrays are those of a `Grammar`, and `more`.
+
+    `rule_begin` is the one that says where the rules of a source side begin.
+    """
+    nodes, rules = arrays["trie_symbol"].size, arrays["rule_source"].size
+    sources = arrays["source_begin"].size - 1
+    known: dict[str, Limits] = {
+        "trie_symbol": ("i4", (nodes,), None),
+        "trie_child_begin": ("i4", (nodes + 1,), None),
+        "node_source": ("i4", (nodes,), (-1, sources)),
+        "source_begin": ("i8", (sources + 1,), arrays["source_symbols"].size),
+        "source_symbols": ("i4", (arrays["source_symbols"].size,), (-1, source_words)),
+        "rule_source": ("i4", (rules,), None),
+        "target_begin": ("i8", (rules + 1,), arrays["target_symbols"].size),
+        "target_symbols": ("i4", (arrays["target_symbols"].size,), (-2, target_words)),
+        rule_begin: ("i8", (sources + 1,), rules),
+        **more,
+    }
+    for name, (kind, shape, limits) in known.items():
+        array = arrays[name]
+        sound = array.dtype == np.dtype(kind) and array.shape == shape
+        if kind == "f8":
+            sound = sound and bool(np.isfinite(array).all())
+        elif isinstance(limits, int):
+            sound = sound and are_offsets(array, limits)
+        elif sound and limits is not None and array.size:
+            sound = bool((array.min(0) >= limits[0]).all() and (array.max(0) < limits[1]).all())
+        if not sound:
+            raise ValueError
+    trie = arrays["trie_symbol"], arrays["trie_child_begin"], arrays["node_source"]
+    sources_of = arrays["source_begin"], arrays["source_symbols"]
+    targets_of = arrays["target_begin"], arrays["target_symbols"]
+    if not kernels.is_trie(*trie, *sources_of) or not kernels.are_rules(
+        arrays[rule_begin], arrays["rule_source"], *sources_of, *targets_of
+    ):
+        raise ValueError

@@ -260,3 +260,26 @@ def finish_nodes(table: Records, nodes: Records, backoff: Float32, order: int) -
     for slot in range(table.size):
         if table[slot].key != 0:
             table[slot].state = nodes[table[slot].val].state
+
+
+@kernel
+def leads_nowhere_else(table: Records, nodes: Records, words: int, order: int) -> bool:
+    """Return whether all nodes that are named exist, and every search comes to an end.
+
+    Suffixes and prefixes have smaller numbers, so that node 0 ends every chain of them, and at
+    least half of the places in the table are empty. `words` is the number of words.
+    """
+    sound = nodes[0].word == -1 and nodes[0].length == 0 and nodes[0].state == 0
+    sound &= nodes[0].suffix == 0 and nodes[0].prefix == 0
+    sound &= nodes[0].prob == 0.0 and nodes[0].backoff_sum == 0.0
+    for i in range(1, nodes.size):
+        sound &= 0 <= nodes[i].suffix < i and 0 <= nodes[i].prefix < i
+        sound &= 0 <= nodes[i].state <= i and 0 <= nodes[i].word < words
+        sound &= 1 <= nodes[i].length <= order
+        sound &= np.isfinite(nodes[i].prob) and np.isfinite(nodes[i].backoff_sum)
+    used = 0
+    for slot in range(table.size):
+        if table[slot].key != 0:
+            used += 1
+            sound &= words < table[slot].val < nodes.size and 0 <= table[slot].state < nodes.size
+    return sound and used == nodes.size - 1 - words and 2 * used <= table.size

@@ -12,7 +12,7 @@ from torchtune_smt.core.arrays import Float32, Records
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import kernels
-from torchtune_smt.lm.ngrams import Ngrams
+from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
 
 # An entry of the hash table: a transition from a context to an n-gram of two words or more.
 #
@@ -89,6 +89,28 @@ def build_tables(ngrams: Ngrams) -> LmTables:
     return tables
 
 
+def check_tables(tables: LmTables, order: int, words: Vocabulary) -> None:
+    """Raise ValueError unless kernels can work on tables that were read from a file.
+
+    What they say is not looked at: one pass finds whatever could lead out of the tables, or
+    nowhere.
+    """
+    table, nodes = tables
+    fits = (
+        type(order) is int
+        and 1 <= order <= MAX_ORDER
+        and (table.dtype, nodes.dtype) == (ENTRY, NODE)
+        and table.ndim == nodes.ndim == 1
+        and len(words) < nodes.size < 2**31
+        and table.size & (table.size - 1) == 0 < table.size
+        and words.lookup([UNKNOWN])[0] == 0
+        and (words.lookup([BEGIN, END]) > 0).all()
+        and kernels.leads_nowhere_else(table, nodes, len(words), order)
+    )
+    if not fits:
+        raise ValueError("the tables are no language model")
+
+
 def _link(ngrams: Ngrams) -> tuple[LmTables, Float32, tuple[int, int, int] | None]:
     """Return linked tables, the nodes' own back-off weights, and who could not be placed."""
     counts = [rows.shape[0] for rows in ngrams.rows]
@@ -140,7 +162,11 @@ def read_cache(
     """Return (order, words, tables) of the binary copy, None where there is none of use."""
 
     def made(copy: Stored) -> tuple[int, Vocabulary, LmTables]:
+        order = copy.content["order"]
         tables = LmTables(**{name: copy.arrays[name] for name in LmTables._fields})
-        return copy.content["order"], Vocabulary.from_arrays(copy.arrays, _WORDS), tables
+        words = Vocabulary.from_arrays(copy.arrays, _WORDS)
+        if not copy.trusted:
+            check_tables(tables, order, words)
+        return order, words, tables
 
     return ARCHIVE.read_copy(source, {"source": checksum}, made)
