@@ -68,13 +68,11 @@ def test_expected_gains_are_those_of_all_pairs(cases, scale):
         assert found.index.tolist() == list(range(len(cases)))
         for kbest, case in zip(found, cases, strict=True):
             expected = expected_gains(case, scale, gain)
-            assert kbest.entry is not None and kbest.score is not None
             by_entry = [expected[h] for h in kbest.entry.tolist()]
             assert kbest.score.tolist() == pytest.approx(by_entry, abs=1e-9)
             assert (np.diff(kbest.score) <= 0).all()
-            assert [kbest.text(h) for h in range(len(kbest))] == [
-                case[h][0] for h in kbest.entry.tolist()
-            ]
+            texts = [case[h][0] for h in kbest.entry.tolist()]
+            assert [kbest.text(h) for h in range(len(kbest))] == texts
 
 
 def test_what_is_refused(tmp_path):
@@ -90,13 +88,11 @@ def test_what_is_refused(tmp_path):
 
 
 def test_translate(run, tmp_path):
-    source = example_folder() / "test.de"
-    common = [f"weights={run.weights}", f"input={source}"]
+    common = [f"weights={run.weights}", f"input={example_folder() / 'test.de'}"]
 
     def translated(*options):
         output = tmp_path / "out"
-        arguments = [*common, f"output={output}", *options]
-        run_command("translate", *arguments, folder=run.place).check()
+        run_command("translate", *common, f"output={output}", *options, folder=run.place).check()
         return read_lines(output)
 
     lists = {}
@@ -108,8 +104,7 @@ def test_translate(run, tmp_path):
     for text, one in zip(best, lists.values(), strict=True):
         gains = expected_gains(one, 2, sentence_bleu)
         assert max(gains) == pytest.approx(gains[[words for words, _ in one].index(text)], abs=1e-6)
-    outcome = run_command("translate", *common, "mbr_scale=2", folder=run.place)
-    assert outcome.err == "error: mbr_scale=2 would change nothing without mbr=true\n"
+    run_command("translate", *common, "mbr_scale=2", folder=run.place).refused("without mbr=true")
 
 
 def test_rerank(tmp_path):
@@ -124,8 +119,7 @@ def test_rerank(tmp_path):
     gains = expected_gains(one, 0.5, sentence_bleu)
     fields = [line.split(" ||| ") for line in found]
     assert fields[0][1] == texts[int(np.argmax(gains))] != texts[0]
-    assert {f[1]: pytest.approx(float(f[3]), abs=1e-9) for f in fields} == dict(
-        zip(texts, gains, strict=True)
-    )
-    bad = run_command("rerank", *common, "mbr_scale=-1", folder=tmp_path)
-    assert bad.err == "error: mbr_scale must be a number, 0 or more, not -1\n"
+    by_text = {f[1]: float(f[3]) for f in fields}
+    assert [by_text[text] for text in texts] == pytest.approx(gains, abs=1e-9)
+    said = "mbr_scale must be a number, 0 or more, not -1"
+    run_command("rerank", *common, "mbr_scale=-1", folder=tmp_path).refused(said)

@@ -52,5 +52,4 @@ REFUSED = {
 def test_what_does_not_go_together(place, options):
     arguments = [*MODEL, "tuner.sentences=30", "hydra.run.dir=refused", *options.split()]
     outcome = run_command("train", *arguments, folder=place)
-    assert outcome.code == 1
-    assert re.search(REFUSED[options], outcome.err), outcome.err
+    assert outcome.code == 1 and re.search(REFUSED[options], outcome.err), outcome.err

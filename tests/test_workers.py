@@ -60,9 +60,7 @@ def test_a_worker_reads_no_text(opened, monkeypatch):
 
 def test_what_was_accepted_is_not_verified_again(opened, monkeypatch):
     cfg, _, task = opened
-    trusted = {}
-
-    read = Archive.read
+    trusted, read = {}, Archive.read
 
     def reading(self, path):
         stored = read(self, path)
