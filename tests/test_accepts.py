@@ -244,18 +244,15 @@ init.values.EgivenF=much init.scale=0 init.scale=much
 data.empty=ignore data.lowercase=perhaps data.folders=3 model.folder=null
 sampler.distinct=no metric.smooth_unigrams=flase optimizer.lr=true optimizer.regularize_dense=x
 tuner.epochs=0 tuner.patience=0 tuner.sentences=0 tuner.shuffle=maybe tuner.tune_on=test
-tuner=pro,tuner.interpolation=0 tuner=pro,tuner.interpolation=1.1 tuner=pro,tuner.tolerance=-1
-tuner=pro,tuner.iterations=0 tuner=pro,tuner.unique=words tuner=pro,tuner.keep_lists=1
-tuner=pro,tuner.sparse=all tuner=pro,tuner.solver.sigma=0 tuner=pro,tuner.solver.steps=1.5
+tuner=pro,tuner.interpolation=0 tuner=pro,tuner.tolerance=-1 tuner=pro,tuner.iterations=0
+tuner=pro,tuner.unique=words tuner=pro,tuner.keep_lists=1 tuner=pro,tuner.sparse=all
 tuner=mira,tuner.solver.C=0 tuner=mert,tuner.solver.spread=0 tuner=stochastic,tuner.solver.passes=0
 tuner=grouping,tuner.zero_group=both tuner=grouping,tuner.learning=both
 tuner=grouping,tuner.control=half tuner=grouping,tuner.shards=0 tuner=grouping,tuner.scaling=max
 tuner=grouping,tuner.merge_identical=1 tuner=grouping,regularizer.fraction=2
-tuner=grouping,regularizer.noise=1 tuner=grouping,regularizer.noise=0
-tuner=grouping,tuner.minimizer.gap=0 tuner=grouping,tuner.minimizer.path=0
-tuner=grouping,tuner.minimizer.mu=0 tuner=grouping,tuner.minimizer.residual=0
-tuner=grouping,tuner.minimizer.loss=hinge tuner=grouping,tuner.minimizer.seconds=0
-tuner=grouping,tuner.clusters.count=0 tuner=grouping,tuner.clusters.lr=0
+tuner=grouping,regularizer.noise=1 tuner=grouping,tuner.minimizer.gap=0
+tuner=grouping,tuner.minimizer.path=0 tuner=grouping,tuner.minimizer.mu=0
+tuner=grouping,tuner.minimizer.loss=hinge tuner=grouping,tuner.clusters.count=0
 tuner=grouping,tuner.clusters.strength=-1 tuner=grouping,tuner.passes=0
 tuner=grouping,tuner.dev.iterations=0 tuner=grouping,tuner.dev.patience=0
 tuner=grouping,tuner.dev.interpolation=0 tuner=grouping,tuner.dev.tolerance=-1

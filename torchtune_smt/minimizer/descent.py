@@ -265,9 +265,10 @@ class Descent:
                 f"lambda1={l1:.4g} and lambda2={l2:.4g} here"
             )
         # With the hinge itself: with what smoothes it, it may be 0 or less where that is not.
-        objective = loss.meant(point.margins) + self.penalty.value(point.sparse)
-        wide = loss.width > 0.0 and objective > 0.0
-        if reached and wide and certificate.gap > self.accuracy.gap:
+        hinge = float(np.maximum(1.0 - point.margins, 0.0).mean())
+        objective = hinge + self.penalty.value(point.sparse)
+        wide = certificate.gap > self.accuracy.gap and loss.width > 0.0
+        if reached and wide and objective > 0.0:
             said.append(
                 "the hinge may be mu/2 above its smoothing, which is "
                 f"{certificate.smoothing / objective:.2g} of the objective with the hinge, so that "

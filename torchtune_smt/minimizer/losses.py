@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from torchtune_smt.core.accepts import Checked, above, accepting
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.minimizer import loss_kernels as kernels
@@ -35,10 +33,6 @@ class MarginLoss:
     def mean(self, margins: Float64) -> float:
         """Return the mean of ℓ."""
         return float(kernels.values(self.kind, self.width, margins))
-
-    def meant(self, margins: Float64) -> float:
-        """Return the mean of the loss that is meant: of a smoothed one what it smoothes."""
-        return self.mean(margins)
 
     def pulls(self, margins: Float64) -> Float64:
         """Return -dℓ/dz of each margin: 0 or more."""
@@ -93,10 +87,6 @@ class SmoothedHinge(Checked, MarginLoss):
     def width(self) -> float:
         """See `MarginLoss`."""
         return self.mu
-
-    def meant(self, margins: Float64) -> float:
-        """See `MarginLoss`: the hinge."""
-        return float(np.maximum(1.0 - margins, 0.0).mean())
 
     def primal_dual_curvatures(self, margins: Float64, dual: Float64) -> Float64:
         """See `MarginLoss`: those of Chan, Golub and Mulet (1999), who smooth |s| like this.

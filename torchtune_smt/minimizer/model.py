@@ -78,8 +78,8 @@ class Curvature:
         turned = csr_array((value, feature, begin), (scale.size, m)).tocsc()
         starts, rows = turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
         self.by_column = (starts, rows, turned.data, scale, *rest)
-        left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + ridge
-        self.diagonal = left
+        left = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own)
+        self.diagonal: Float64 = left + ridge
 
     def apply(self, x: Float64) -> Float64:
         """Return S x."""
@@ -125,12 +125,9 @@ class OscarModel:
     def __init__(
         self, curvature: Curvature, pull: Float64, weights: Float64, penalty: Penalty
     ) -> None:
-        self.curvature = curvature
-        self.penalty = penalty
-        self.weights = weights
-        self.pull = pull
+        self.curvature, self.penalty, self.strengths = curvature, penalty, penalty.strengths
+        self.weights, self.pull = weights, pull
         self.linear: Float64 = -pull - curvature.apply(weights)
-        self.strengths = penalty.strengths
 
     def minimum(
         self, tolerance: float, bound: float, in_time: Callable[[], bool]

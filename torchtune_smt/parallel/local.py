@@ -148,9 +148,8 @@ class _Process:
 
     def give(self, task: int, run: Tasks, common: bytes) -> None:
         """Have a task computed."""
-        self.task = task
+        self.task, self.begin = task, time.monotonic()
         self.known.add(task)
-        self.begin = time.monotonic()
         if self._run is not run:
             self.send(common)
         self.send(run.given[task])
@@ -176,17 +175,18 @@ class _Process:
         if self._deadline is None:
             yield
             return
-        timer = threading.Timer(self._deadline, self._kill_late)
+
+        def kill() -> None:
+            self.late = True
+            self.process.kill()
+
+        timer = threading.Timer(self._deadline, kill)
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-
-    def _kill_late(self) -> None:
-        self.late = True
-        self.process.kill()
 
     def end(self) -> None:
         """End it, whatever it does."""
