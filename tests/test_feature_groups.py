@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.runs.log import HEIGHT, WIDTH, draw_groups
+from torchtune_smt.runs.log import draw_groups
 from torchtune_smt.tuners.grouping.groups import FeatureGroups, read_groups, save_groups
 
 
@@ -154,7 +154,7 @@ def test_groups_of_another_model_or_a_damaged_file(tmp_path: Path):
 )
 def test_pictures_show_each_group(weights, sizes):
     picture = draw_groups(np.array(weights), np.array(sizes, np.int64), "title")
-    assert picture.shape == (HEIGHT, WIDTH, 3) and picture.dtype == np.uint8
+    assert picture.shape == (560, 800, 3) and picture.dtype == np.uint8
     blue = (picture == (31, 119, 180)).all(axis=2).any()
     assert blue == any(w > 0 for w in weights)
-    assert (picture == (230, 110, 20)).all(axis=2).any() == any(w < 0 for w in weights)
+    assert (picture == (255, 127, 14)).all(axis=2).any() == any(w < 0 for w in weights)
