@@ -248,13 +248,11 @@ def test_features_met_during_evaluation_have_weight_0_in_the_end():
 
 
 def test_subsets_are_numbered_anew_and_keep_their_place_in_the_bitext():
-    sentences = Sentences.of(
-        [["a"], ["b"], ["c"]], [[["x"]], [["y"], ["z"]], [["w"]]], training=True
-    )
-    subset = sentences.subset([1, 2])
+    references = [[["x"]], [["y"], ["z"]], [["w"]]]
+    subset = Sentences.of([["a"], ["b"], ["c"]], references, training=True).subset([1, 2])
     found = [(s.index, s.words, s.train_index) for s in subset.sources]
     assert found == [(0, ["b"], 1), (1, ["c"], 2)]
-    assert subset.references == [[["y"], ["z"]], [["w"]]]
+    assert subset.references == references[1:]
 
 
 @pytest.mark.parametrize("learns", [False, True])

@@ -4,15 +4,11 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from commands import run_command
-from hypothesis import given
-from hypothesis import strategies as st
 from small_lists import ON_LISTS, put, weights_of
 
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.runs import checkpoint
-from torchtune_smt.runs.rounds import Progress
 
 OPTIONS = {
     "online": ["tuner.epochs=3"],
@@ -142,26 +138,3 @@ def test_a_killed_run_still_knows_its_start(lists, monkeypatch):
     assert "best iteration: 0 (the start)" in resumed
     for file in ("weights.txt.gz", "dev.translations.txt"):
         assert (lists / "killed" / file).read_bytes() == (lists / "whole" / file).read_bytes()
-
-
-@given(
-    start=st.integers(0, 5),
-    scores=st.lists(st.integers(0, 5), min_size=1, max_size=8),
-    patience=st.none() | st.integers(1, 4),
-)
-def test_best_and_patience(start, scores, patience):
-    """The first of the best, the start among them; so many epochs after it, it is over."""
-    progress, done = Progress(), [start]
-    progress.note_start(float(start), torch.tensor([-1.0]))
-    for epoch, score in enumerate(scores, start=1):
-        if progress.is_stale(patience):
-            break
-        progress.round = epoch
-        progress.compare(float(score), torch.tensor([float(epoch)]))
-        done.append(score)
-    best = done.index(max(done))
-    assert (progress.best.round, progress.best.score) == (best, max(done))
-    assert progress.best.weights.item() == (best or -1.0)
-    assert progress.stale == len(done) - 1 - best
-    over = patience is not None and progress.stale >= patience
-    assert over or len(done) == len(scores) + 1

@@ -15,13 +15,7 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import LOGISTIC
 from torchtune_smt.optim.adagrad import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.tuners.grouping.base import (
-    DRAW,
-    GroupLearner,
-    LearntGroups,
-    Problem,
-    lifetime,
-)
+from torchtune_smt.tuners.grouping.base import DRAW, GroupLearner, LearntGroups, Problem, lifetime
 
 CONTROLS: Final = ("none", "single", "shuffled")
 NONE_DRAWN: Final = (
