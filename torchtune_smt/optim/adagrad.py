@@ -198,9 +198,8 @@ class AdaGrad(SparseOptimizer):
 
     def _rows(self, group: Group, parameter: Tensor, state: State) -> Any:
         """Return the rows of a parameter as kernels of a GPU see them; see `row_tiles`."""
-        kernels, strengths = _kernels(parameter), elastic_strengths(group["regularizer"])
-        assert kernels is not None and strengths is not None
-        sizes = tuple(float(size) for size in (group["lr"], *strengths))
+        kernels: Any = _kernels(parameter)
+        sizes = float(group["lr"]), *(elastic_strengths(group["regularizer"]) or (0.0, 0.0))
         first, root = group["unregularized"], self.square_root
         return kernels.Rows(parameter, state["sum"], state["last"], sizes, first, root)
 

@@ -18,15 +18,7 @@ from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import packed, unpacked, vector
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.optim.sparse import SparseOptimizer, rate, row_gradient, with_updates_put_off
-from torchtune_smt.optim.state import (
-    Group,
-    State,
-    check_optimizer_name,
-    check_same,
-    lengthened,
-    plain,
-    settings_like,
-)
+from torchtune_smt.optim.state import Group, State, check_same, lengthened, plain, settings_like
 
 _TORCHS: Final = torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam
 # What these keep of each coordinate, and the entry of their groups that a new one begins with.
@@ -112,7 +104,7 @@ class Adapter:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state; ValueError: it is of another optimizer or regulariser."""
         with well_formed():
-            check_optimizer_name(state_dict, self._name)
+            check_same("optimizer", state_dict["optimizer"], self._name)
             self._load(state_dict)
 
     def _load(self, state_dict: dict[str, Any]) -> None:

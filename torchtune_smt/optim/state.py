@@ -96,21 +96,12 @@ def new_state(kept: Kept, weight: Tensor) -> State:
     return state
 
 
-def check_optimizer_name(state: Mapping[str, Any], name: str) -> None:
-    """Raise ValueError if a saved state is of another optimizer."""
-    if state["optimizer"] != name:
-        raise ValueError(
-            f"the saved state is of the optimizer {state['optimizer']}, and this is {name}: resume "
-            "with the same"
-        )
-
-
-def check_same(name: str, saved: Any, own: Any) -> None:
-    """Raise ValueError if a setting that is named in a saved state is another one."""
+def check_same(what: str, saved: Any, own: Any) -> None:
+    """Raise ValueError if what is named in a saved state is another one."""
     if saved != plain(own):
         raise ValueError(
-            f"the saved state is of {name} {saved}, and this optimizer has {own!r}: build it with "
-            "the same"
+            f"the saved state is of the {what} {saved}, and this is {plain(own)}: resume with the "
+            "same"
         )
 
 
