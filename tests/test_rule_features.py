@@ -244,13 +244,8 @@ def restless():
 def in_threads(function):
     """Return what a function of a thread's number returns in threads that begin together."""
     together = Barrier(THREADS)
-
-    def begin(number):
-        together.wait()
-        return function(number)
-
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(begin, range(THREADS)))
+        return list(pool.map(lambda n: together.wait() < THREADS and function(n), range(THREADS)))
 
 
 @pytest.mark.parametrize(

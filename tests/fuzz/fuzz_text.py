@@ -180,16 +180,9 @@ def _grammar(format: formats.Format, path: Path) -> tuple[list[str], dict[Any, l
         right = [-symbol if symbol < 0 else table.target_words[symbol] for symbol in target]
         values = table.dense[rule].tolist()
         if format == "moses":
-            values = _digits(values)
+            values = simple.digits(values)
         found[tuple(left), tuple(right)] = values
     return table.dense_names, found
-
-
-def _simple_grammar(format: str, data: bytes) -> tuple[list[str], dict[Any, list[float]]]:
-    names, found = simple.grammar(data, format)
-    if format == "moses":
-        found = {rule: _digits(row) for rule, row in found.items()}
-    return names, found
 
 
 def _phrases(path: Path) -> dict[Any, Any]:
@@ -200,18 +193,8 @@ def _phrases(path: Path) -> dict[Any, Any]:
         links: list[tuple[int, int]] = []
         if table.point_begin is not None and table.points is not None:
             links = [(s, t) for s, t in table.points[slice(*table.point_begin[rule : rule + 2])]]
-        found[tuple(source), tuple(target)] = (_digits(table.dense[rule].tolist()), links)
+        found[tuple(source), tuple(target)] = (simple.digits(table.dense[rule].tolist()), links)
     return found
-
-
-def _simple_phrases(data: bytes) -> dict[Any, Any]:
-    found = simple.phrases(data)
-    return {pair: (_digits(logs), links) for pair, (logs, links) in found.items()}
-
-
-def _digits(values: list[float]) -> list[float]:
-    """Return logarithms without their last bit, which is a library's own."""
-    return [float(f"{value:.14g}") for value in values]
 
 
 def _arpa(path: Path) -> list[Sorted]:
@@ -350,10 +333,11 @@ READERS: dict[str, Reader] = {
     "nbest-moses": (MOSES, partial(_lists, "moses"), partial(simple.nbest, moses=True)),
     "nbest-cdec": (CDEC, partial(_lists, "cdec"), partial(simple.nbest, moses=False)),
     "external-scores": (SCORED, lambda path: ExternalScores(path).scores, simple.external),
-    "grammar-cdec": (RULES, partial(_grammar, "cdec"), partial(_simple_grammar, "cdec")),
-    "grammar-joshua": (RULES, partial(_grammar, "joshua"), partial(_simple_grammar, "joshua")),
-    "grammar-moses": (MOSES_RULES, partial(_grammar, "moses"), partial(_simple_grammar, "moses")),
-    "phrase-table": (PHRASES, _phrases, _simple_phrases),
+    **{
+        f"grammar-{form}": (text, partial(_grammar, form), partial(simple.grammar, format=form))
+        for form, text in (("cdec", RULES), ("joshua", RULES), ("moses", MOSES_RULES))
+    },
+    "phrase-table": (PHRASES, _phrases, simple.phrases),
     "arpa": (ARPA, _arpa, _simple_arpa),
     "column": (COLUMN, _column, partial(simple.column, name="comet", keys=KEYS)),
     "column-by-line": (

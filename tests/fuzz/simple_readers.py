@@ -62,6 +62,11 @@ def real(word: str) -> float:
     return float(word)
 
 
+def digits(values: list[float]) -> list[float]:
+    """Return logarithms without their last bit, which is a library's own."""
+    return [float(f"{value:.14g}") for value in values]
+
+
 def named(word: str) -> tuple[str, float]:
     """Return name and value of ``name=value``."""
     name, equals, value = word.rpartition("=")
@@ -386,7 +391,7 @@ def grammar(data: bytes, format: str) -> tuple[list[str], dict[tuple[Side, Side]
                 row[called[name]] = -value if format == "joshua" else value
             else:
                 row[name] = value
-        found.setdefault(rule, list(row.values()))
+        found.setdefault(rule, (digits if format == "moses" else list)([*row.values()]))
     return [*called, *names], found
 
 
@@ -413,7 +418,7 @@ def phrases(data: bytes) -> dict[Any, tuple[list[float], list[tuple[int, int]]]]
     found: dict[Any, tuple[list[float], list[tuple[int, int]]]] = {}
     for pair, values, links in rows:
         check(0 < len(values) == len(rows[0][1]) and min(values) >= 0)
-        logs = [math.log(max(value, math.exp(-100))) for value in values]
+        logs = digits([math.log(max(value, math.exp(-100))) for value in values])
         found.setdefault(pair, (logs, links))
     return found
 
