@@ -143,7 +143,7 @@ def test_bad_systems(sweep, tmp_path):
     shutil.copytree(sweep / "0", copy)
     config = yaml.safe_load((copy / "config.yaml").read_text())
     config["data"]["lowercase"] = not config["data"]["lowercase"]
-    put(tmp_path / "bad", {"list": "1 ||| a ||| LM=1 ||| 0\n"})
+    (tmp_path / "bad").mkdir()
     put(tmp_path, {"text": "a house\nmine\n", "json": '{"text": "a house"}\n{"text": "mine"}\n'})
     twice = f"systems={{a:['{file}'],b:[x],a:[y]}}"
     for change, arguments, said in (

@@ -28,21 +28,6 @@ def test_every_option_has_its_sentence(path):
         assert sentence, name
 
 
-def test_sentences_of_a_file(tmp_path):
-    (tmp_path / "base.yaml").write_text("# Base.\n_target_: A\n# Of the base.\nk: 1\nj: 3\n")
-    text = (
-        "# Top.\n# More.\ndefaults:\n  - base\n  - _self_\n\n# Of a\n# and b.\na: 1\nb: 2\n\nc: 3\n"
-    )
-    text += "# Group.\ninner:\n  # Inner.\n  d: 4\n  e: 5\nk: 2\n"
-    (tmp_path / "some.yaml").write_text(text)
-    said = read_sentences(tmp_path / "some.yaml")
-    assert said.file == ["Top.", "More."]
-    assert said.options["a"] == said.options["b"] == "Of a and b."
-    assert said.options["c"] == ""
-    assert said.options["inner.d"] == said.options["inner.e"] == "Inner."
-    assert said.options["k"] == said.options["j"] == "Of the base."
-
-
 def test_what_a_command_uses():
     """Options that it would refuse are not shown, nor those of choices that are not made."""
     text = help_text("translate", "torchtune-smt translate")

@@ -9,6 +9,7 @@ import yaml
 from commands import MODEL, SMALL, run_command
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from small_lists import put
 
 from torchtune_smt.cli.spending import INJECTED, options_taken
 from torchtune_smt.core.resources import config_folder, example_folder
@@ -100,16 +101,11 @@ class Own:
     ids=lambda options: options[0],
 )
 def test_what_is_read(run, options):
-    folder = run.place / "settings_added"
-    for name, text in {
-        "preset/short": "# @package _global_\ntuner:\n  epochs: 1\n",
-        "loss/taking": SHORT,
-        "experiment/named": "# @package _global_\nplace: outputs\n"
-        "model:\n  folder: ${place}/models/example\n",
-    }.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.yaml").write_text(text)
-    (run.place / "own_added.py").write_text(OWN)
+    named = "# @package _global_\nplace: outputs\nmodel:\n  folder: ${place}/models/example\n"
+    files = {"preset/short.yaml": "# @package _global_\ntuner:\n  epochs: 1\n"}
+    files |= {"loss/taking.yaml": SHORT, "experiment/named.yaml": named}
+    put(run.place / "settings_added", files)
+    put(run.place, {"own_added.py": OWN})
     given = [*MODEL, *SMALL, "data.test=null", "threads=2", "tuner.sentences=5"]
     given += ["hydra.run.dir=added", "overwrite=true"]
     run_command("train", *given, *options, folder=run.place).check()
