@@ -120,10 +120,8 @@ def class_of(cfg: DictConfig, group: str) -> Any:
         raise InputError(f"{group}._target_={target}: {_why_missing(error)}") from None
     try:
         inspect.signature(kind)
-    except TypeError:
+    except (TypeError, ValueError):
         raise InputError(f"{group}._target_={target}: this is no class") from None
-    except ValueError:
-        raise InputError(f"{group}._target_={target}: its arguments are not known") from None
     return kind
 
 
