@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
@@ -234,43 +235,15 @@ def test_what_is_recorded(tmp_path):
     ]
 
 
-# By name, on the command line.
-
-MINE = """
-import numpy as np
-from torchtune_smt.runs.rounds import Callback
-from torchtune_smt.tuners.base import Report, Tuner
-
-class Notes(Callback):
-    def __init__(self, path):
-        self.path = path
-
-    def on_report(self, report, run):
-        if report.kind == "round":
-            with open(self.path, "a") as file:
-                file.write(f"{report.round} {run.progress.last:.2f}\\n")
-
-class Walk(Tuner):
-    unit = "epoch"
-
-    def __init__(self, weights, sentences, seed, size):
-        super().__init__()
-        self.weights, self.sentences, self.seed, self.size = weights, sentences, seed, size
-
-    def round(self, number, done=0):
-        draw = np.random.default_rng((self.seed, number))
-        move = self.size * draw.normal(size=self.weights.n_dense)
-        values = self.weights.parameter.data
-        values[: move.size] += values.new_tensor(move)
-        yield Report("step", {"walk/length": float(abs(move).sum())}, sentences=len(self.sentences))
-"""
-
-
-def test_a_tuner_and_a_callback_of_the_users(place):
-    (place / "my_tuner.py").write_text(MINE)
+def test_a_tuner_and_a_callback_of_the_users(place, repository):
+    """Those of docs/extend.md, by name, on the command line."""
+    page = (repository / "docs" / "extend.md").read_text("utf-8")
+    for name in ("my_callback", "my_tuner"):
+        shown = re.search(rf"`{name}.py`:\n\n```python\n(.*?)```", page, re.DOTALL)
+        (place / f"{name}.py").write_text(shown[1])
     options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=3"]
     walk = ["tuner._target_=my_tuner.Walk", "+tuner.size=0.01"]
-    notes = "callbacks=[{_target_:my_tuner.Notes,path:notes}]"
+    notes = "callbacks=[{_target_:my_callback.Notes,path:notes}]"
     out = (
         run_command("train", *options, *walk, notes, "hydra.run.dir=walk", folder=place).check().out
     )
@@ -281,7 +254,6 @@ def test_a_tuner_and_a_callback_of_the_users(place):
     assert [number for number, _ in noted] == ["1", "2", "3"]
     assert all(f"epoch {number}: dev BLEU {score}" in out for number, score in noted)
     for more, said in {
-        "loss=hinge": "tuner._target_=my_tuner.Walk takes no loss, and loss=hinge would change",
         "tuner._target_=torchtune_smt.losses.Hinge": "losses.Hinge is no tuner",
         "callbacks=[a]": "callbacks must be a list of classes, as in [{_",
         "callbacks=[{_target_:builtins.dict}]": "callbacks: dict has no 'on_start'; is it meant",
