@@ -140,6 +140,23 @@ def test_a_resumed_run_goes_on_with_the_same_bits():
             assert torch.equal(used[: len(tensor)], tensor[: len(used)])
 
 
+def test_a_structure_that_has_shrunk_is_resumed():
+    generator = np.random.default_rng(1)
+    parameter = parameter_of(np.append(generator.normal(size=3000) * 0.1, np.zeros(3000)))
+    lazy, again = [
+        build(p, Oscar(0.02, 1e-9), 1.0) for p in (parameter, parameter_of([0.0] * 6000))
+    ]
+    for _ in range(20):
+        ids = np.sort(generator.choice(6000, 200, replace=False))
+        step(lazy, parameter, ids, generator.normal(size=200) * 0.01)
+    tree = lazy.state[parameter]["structure"].tree
+    # Numbers of groups that are not in use still say where they were.
+    assert tree.group[:, t.LEAF].max() >= tree.counts[t.NODES]
+    again.load_state_dict(lazy.state_dict())
+    tree_again = again.state[again.param_groups[0]["params"][0]]["structure"].tree
+    assert (tree_again.member == tree.member).all()
+
+
 def test_the_cost_of_a_step_grows_with_the_logarithm():
     """Nodes visited for each touched coordinate, of groups that hardly ever merge."""
     visits = {}

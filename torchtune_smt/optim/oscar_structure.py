@@ -161,13 +161,16 @@ def is_inside(tree: Tree, length: int) -> bool:
     nodes, groups, coordinates = len(tree.link), len(tree.group), min(length, len(tree.member))
     link, counts = tree.link, tree.counts
     leaf, child = link[:, t.LEVEL] <= 0, link[:, t.CHILD : t.SIZE]
+    used = child[leaf][child[leaf] >= 0]
+    if (used >= groups).any():
+        return False
     ranges = [
         (link[:, t.ENTRIES], 0, FANOUT + 1),
         (link[:, t.SLOT], -1, FANOUT),
         (link[:, [t.PARENT, t.BEFORE, t.AFTER]], -1, nodes),
         (child[~leaf], -1, nodes),
         (child[leaf], -1, groups),
-        (tree.group[:, t.LEAF], 0, nodes),
+        (tree.group[used, t.LEAF], 0, nodes),
         (tree.member[:, t.GROUP], -1, groups),
         (tree.member[coordinates:, t.GROUP], -1, 0),
         (tree.member[:, [t.NEXT, t.PREVIOUS]], -1, coordinates),
@@ -181,8 +184,7 @@ def is_inside(tree: Tree, length: int) -> bool:
         return False
     # In a number of a group that is not in use is the next one.
     first, most = tree.group[:, t.FIRST], np.full(groups, groups)
-    used = child[leaf]
-    most[used[used >= 0]] = coordinates
+    most[used] = coordinates
     # As many groups as there are room for are written down, leaf after leaf.
     node, found = int(counts[t.ROOT]), 0
     for _ in range(nodes):
