@@ -309,11 +309,11 @@ def find_files(
     elif single is not None and numbers:
         problem = f"both {single.name} and {name}.{numbers[0]} are there; move one kind away"
     elif single is None and not numbers:
-        problem = f"the references of {source.name} are missing: neither {name} nor {name}.0, plain"
-        problem += " or .gz, is there"
+        problem = (
+            f"the references of {source.name} are missing: neither {name} nor {name}.0 is there"
+        )
     elif len(references) < len(several):
-        problem = f"reference {name}.{several.index(None)} is missing, and {name}.{numbers[-1]} is"
-        problem += " there: they are numbered from 0"
+        problem = f"{name}.{several.index(None)} is missing, and {name}.{numbers[-1]} is there"
     if source is None or problem:
         message = f"{problem}; check the path and the languages of the data set"
         raise InputError(message, path=folder)

@@ -44,11 +44,9 @@ class NumberedBitext(NamedTuple):
     aligned: Aligned
 
 
+# What else is to be known of each rule that `extract` finds in sentences first..last-1, in its
+# order: what is added up (int32 [rules, c]), and what the first one decides (int32).
 Attached = Callable[[int, int], tuple[Int32, Int32]]
-"""What else is to be known of each rule that `extract` finds in sentences first..last-1, in its
-order: what is added up (int32 [rules, c]), and what the first one decides (int32).
-"""
-
 
 EXTRACTED: Final = accepting(
     max_phrase_length=integer(1, 100),

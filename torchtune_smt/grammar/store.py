@@ -145,12 +145,6 @@ def _check(
     begin, point, identical = arrays["point_begin"], arrays["point"], arrays["identical"]
     more: dict[str, Limits] = {
         "counts_rule_target": ("i4", (rules,), (0, targets)),
-        "counts_rule_low": ("i8", (rules,), None),
-        "counts_rule_count": ("f8", (rules,), None),
-        "counts_source_low": ("i8", (sources,), None),
-        "counts_source_count": ("f8", (sources,), None),
-        "counts_target_low": ("i8", (targets,), None),
-        "counts_target_count": ("f8", (targets,), None),
         "counts_log_p": ("f8", (rules, 2), None),
         "lexicon_begin": ("i8", (source_words + 2,), entries),
         "lexicon_target": ("i4", (entries,), (0, target_words + 1)),
@@ -166,6 +160,9 @@ def _check(
         "point_begin": ("i8", begin.shape, point.size),
         "point": ("i4", (point.size,), (0, 1 << 31)),
     }
+    for of, count in {"rule": rules, "source": sources, "target": targets}.items():
+        more[f"counts_{of}_low"] = ("i8", (count,), None)
+        more[f"counts_{of}_count"] = ("f8", (count,), None)
     if phrases:
         more["orientation"] = ("i4", (rules, 8), (0, 1 << 31))
         more["own_orientation"] = ("i2", (own_rules, 8), (0, 1 << 15))
