@@ -429,8 +429,6 @@ def test_lists_of_any_metric_are_kept(tmp_path):
     kept = ListStore.open(tmp_path, n_dense=0, measure=found.measure).lists()
     assert kept.measure == found.measure
     assert kept.statistics.tolist() == found.statistics.tolist() == [[0, 1.5], [1, 1.5]]
-    with pytest.raises(InputError, match="metric"):
-        ListStore.open(tmp_path, n_dense=0)
 
 
 @pytest.mark.parametrize(

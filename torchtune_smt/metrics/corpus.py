@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
-from sacrebleu.metrics.base import Score
 from sacrebleu.metrics.bleu import BLEU as SACREBLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
@@ -40,12 +39,6 @@ class CorpusScore:
     signature: str
     brevity_penalty: float | None = None
     precisions: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, score: Score, signature: str) -> Self:
-        """Return what sacrebleu found."""
-        penalty, precisions = getattr(score, "bp", None), getattr(score, "precisions", ())
-        return cls(score.name, score.score, signature, penalty, tuple(precisions))
 
     def __str__(self) -> str:
         return f"{self.name} {self.score:.2f} ({self.signature})"
@@ -128,7 +121,9 @@ class StatisticsExtractor:
         self._peer.num_refs = self._n_references
         given = sums[[8, 9, *range(8)]] if self.measure == BLEU else sums
         of_peer = self._peer._compute_score_from_stats(given.tolist())
-        return CorpusStatistics(rows, CorpusScore.of(of_peer, str(self._peer.get_signature())))
+        more = getattr(of_peer, "bp", None), tuple(getattr(of_peer, "precisions", ()))
+        signature = str(self._peer.get_signature())
+        return CorpusStatistics(rows, CorpusScore(of_peer.name, of_peer.score, signature, *more))
 
     def _split(self, line: str) -> list[str]:
         if self._peer is not None:
