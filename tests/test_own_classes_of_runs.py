@@ -3,7 +3,6 @@
 import importlib
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 from commands import example_source, example_target, run_command, train
@@ -11,31 +10,7 @@ from commands import example_source, example_target, run_command, train
 from torchtune_smt.core.resources import example_folder
 
 EXAMPLE = example_folder()
-LOSS = """\
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Squared:
-    reduction: str = "sum"
-    width: float = 1.0
-
-    def __call__(self, margins):
-        return (self.width - margins).clamp_min(0) ** 2
-"""
-TEMPLATE = """\
-class Length:
-    name = "length"
-
-    def features(self, source, target):
-        return [f"length:{len(source)}~{len(target)}"]
-"""
-FEATURES = """\
-templates:
-  - _target_: torchtune_smt.features.RuleId
-  - _target_: one_of_mine.Length
-"""
-FILE = "_target_: loss_of_mine.Squared\nwidth: 1.0\n"
+MODULES = ["squared_hinge", "rule_length", "dictionary_decoder"]
 CONFIG = ["--config-dir", "settings"]
 SHORT = ["features=rule_id", "tuner.epochs=1", "threads=2"]
 COMMANDS = ["translate", "compare", "explain", "overlap"]
@@ -48,7 +23,7 @@ def fresh_modules():
     importlib.invalidate_caches()
     yield
     sys.path[:] = path
-    for name in ("loss_of_mine", "one_of_mine", "dictionary_decoder"):
+    for name in MODULES:
         sys.modules.pop(name, None)
 
 
@@ -58,13 +33,12 @@ def plain(run, place):
 
 
 @pytest.fixture(scope="module")
-def written(plain, place):
-    """The user's files."""
-    (place / "loss_of_mine.py").write_text(LOSS)
-    (place / "one_of_mine.py").write_text(TEMPLATE)
-    for group, text in {"loss": FILE, "features": FEATURES}.items():
-        (place / "settings" / group).mkdir(parents=True, exist_ok=True)
-        (place / "settings" / group / "of_mine.yaml").write_text(text)
+def written(plain, place, repository):
+    """The user's files: those of the examples."""
+    examples = repository / "docs" / "examples"
+    shutil.copytree(examples / "conf", place / "settings", dirs_exist_ok=True)
+    for name in MODULES:
+        shutil.copy(examples / f"{name}.py", place)
     (place / "dev.en").write_text((EXAMPLE / "dev.en.0").read_text())
     return place
 
@@ -85,9 +59,9 @@ def do(command, run, plain, *more):
 @pytest.fixture(scope="module")
 def featured(written):
     path = list(sys.path)
-    run = train(written, "own_features", *SHORT[1:], "features=of_mine", *CONFIG)
+    run = train(written, "own_features", *SHORT[1:], "features=rule_length", *CONFIG)
     sys.path[:] = path
-    sys.modules.pop("one_of_mine")
+    sys.modules.pop("rule_length")
     return run
 
 
@@ -95,18 +69,18 @@ def featured(written):
 def test_a_class_that_decoding_needs(featured, plain, command):
     do(command, featured, plain, *CONFIG).check()
     do(command, featured, plain).refused(
-        "there is no features=of_mine; choose of", "--config-dir=FOLDER"
+        "there is no features=rule_length; choose of", "--config-dir=FOLDER"
     )
 
 
 def test_a_class_that_decoding_does_not_need(written, plain):
-    run = train(written, "own_loss", *SHORT, "loss=of_mine", "loss.width=2", *CONFIG)
-    sys.modules.pop("loss_of_mine")
-    (written / "loss_of_mine.py").rename(written / "away.py")
+    run = train(written, "own_loss", *SHORT, "loss=squared_hinge", "loss.width=2", *CONFIG)
+    sys.modules.pop("squared_hinge")
+    (written / "squared_hinge.py").rename(written / "away.py")
     expected = (run.folder / "dev.translations.txt").read_text()
     outcomes = {command: do(command, run, plain).check() for command in COMMANDS}
     assert outcomes["translate"].out == expected
-    (written / "away.py").rename(written / "loss_of_mine.py")
+    (written / "away.py").rename(written / "squared_hinge.py")
 
 
 def test_what_only_translate_can_be_given(written, plain):
@@ -120,13 +94,8 @@ def test_what_only_translate_can_be_given(written, plain):
         outcome.refused("config.yaml: the run has features.templates=[", cure)
 
 
-def test_decoders_of_the_users_own_are_models_of_their_own(written, plain, repository):
+def test_decoders_of_the_users_own_are_models_of_their_own(written, plain):
     """No weights say that they belong to one, and what it chose has no score in another one."""
-    examples = repository / "docs" / "examples"
-    shutil.copy(examples / "dictionary_decoder.py", written)
-    (written / "settings" / "decoder").mkdir()
-    choice = Path("decoder", "dictionary.yaml")
-    shutil.copy(examples / "conf" / choice, written / "settings" / choice)
     texts = example_source("train")[:200], example_target("train")[:200]
     sentences = (map(str.split, both) for both in zip(*texts, strict=True))
     pairs = {pair for both in sentences for pair in zip(*both, strict=False)}
