@@ -6,6 +6,8 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 
+import torchtune_smt
+
 
 def test_what_is_imported_is_required(repository):
     """What only the test extra brings is not there for others (scipy was so once)."""
@@ -40,3 +42,9 @@ def test_constraints_are_exact(repository):
         assert name
         assert version
         assert "+" not in version
+
+
+def test_each_public_name_is_there():
+    assert {"KBestLists", "Run", "tune_lists"} < {*torchtune_smt.__all__}
+    for name in torchtune_smt.__all__:
+        assert getattr(torchtune_smt, name).__name__.endswith(name)
