@@ -40,13 +40,11 @@ def follow_dense(
     margins: Float64,
     in_time: Callable[[], bool] = lambda: True,
 ) -> tuple[Float64, Float64]:
-    """Minimise the mean loss over the dense weights alone, by Newton's method.
+    """Minimise the mean loss over the dense weights alone, by Newton's method, from some margins.
 
-    margins (float64 [N]): where it begins.
     in_time: whether there is time for another step; where there is not, it stays where it is.
 
-    Returns change (float64 [k]): of the dense weights.
-    Returns margins (float64 [N])
+    Returns the change of the dense weights, float64 [k], and the margins there.
     """
     x = pairs.dense
     change = np.zeros(x.shape[1])
@@ -121,10 +119,8 @@ def lambda_max(
 ) -> float:
     """Return λ_max as a multiple of a penalty; 0 where all that is left of pulls is rounding.
 
-    It is 0 as well where all pairs are told apart.
-
-    dense (float64 [k]): dense weights at the minimum without sparse features.
-    margins (float64 [N]): the margins there.
+    It is 0 as well where all pairs are told apart. Dense weights and margins are those at the
+    minimum without sparse features.
     """
     if (margins > 0.0).all():
         return 0.0

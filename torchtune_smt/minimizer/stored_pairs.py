@@ -26,14 +26,10 @@ _PIECE: Final = 1 << 16
 
 
 class StoredPairs:
-    """x = H(better) - H(worse) of N pairs, over the features in which some pair differs.
+    """x = H(better) - H(worse) of N pairs, in an order of their own, over features that differ.
 
-    They are in an order of their own.
-
-    n_dense: ids below it are dense features.
     device ("cpu", "cuda"): where margins and gradients of sparse features are computed, which take
-        a pass over all pairs; the rest is for the CPU. On another device the last bits are other
-        ones.
+        a pass over all pairs; the rest is for the CPU. Elsewhere the last bits are other ones.
 
     As attributes:
     dense_id, sparse_id (int64 [k], [u]): ids of the features, ascending.
@@ -46,7 +42,7 @@ class StoredPairs:
     size (float64 [u]): mean |value| of each sparse feature, over those that are not 0.
 
     Raises InputError: there are no pairs, or no room for them; a value is above 1e100. ValueError:
-    the rows are damaged, a value is not finite, or the device is not there.
+    the rows are damaged, or the device is not there.
     """
 
     def __init__(self, pairs: Rows, n_dense: int, device: str = "cpu") -> None:
@@ -163,9 +159,9 @@ def _check_sizes(pairs: Rows) -> None:
 def _side_by_side(pairs: Rows) -> Int64:
     """Return an order of pairs in which those that have a rare feature in common are neighbours.
 
-    Pairs of a sentence have their rare features, which were seen first there and have the highest
-    ids, in common: side by side, the columns of these are no longer all over the memory. With a
-    million pairs in a random order that is most of the time.
+    Pairs of a sentence have their rare features, of the highest ids, in common: columns of these
+    are then not all over the memory. With a million pairs in a random order that is most of the
+    time.
     """
     last = np.full(len(pairs), -1, np.int32)
     filled = np.diff(pairs.begin) > 0
