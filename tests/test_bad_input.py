@@ -185,7 +185,11 @@ CASES: list[tuple[list[str], Changes, str]] = [
         {},
         "features.templates[0].min_count must be a whole number, not 'a'",
     ),
-    (["train", f"{TEMPLATE}RuleId,least:1}}]"], {}, "got an unexpected keyword argument 'least'"),
+    (
+        ["train", f"{TEMPLATE}RuleId,least:1}}]"],
+        {},
+        "RuleId got an unexpected keyword argument 'least'",
+    ),
     (["translate", "weights=w"], {}, "input is missing; give it with input=VALUE"),
     (["translate", "weights=w", "input=a", "beam=3"], {}, "there is no option beam"),
     (["translate", "weights=w", "input=a", "capitalize=true"], {}, "change nothing without deto"),

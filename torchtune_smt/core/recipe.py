@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -83,6 +84,9 @@ def named_errors(option: str, given: Mapping[str, Any] | None = None) -> Iterato
     except (ValueError, TypeError) as error:
         message = f"{option}: {' '.join(str(error).split(chr(10)))}"
         if isinstance(error, TypeError) and given:
+            # Python names the parent that has the constructor.
+            kind = str(given.get("_target_", "")).rpartition(".")[2]
+            message = re.sub(r"\w+\.__init__\(\)", kind or "it", message)
             values = ", ".join(f"{k}={v}" for k, v in given.items() if k != "_target_")
             message += f"; is an option of the wrong type? ({values})"
         raise InputError(message) from None
