@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from functools import partial
 
 import pytest
 from commands import run_command
 from small_lists import put
 
-from torchtune_smt.evaluation.pictures import (
-    draw_progress,
-)
+from torchtune_smt.core.pictures import picture
+from torchtune_smt.evaluation.pictures import draw_progress
 from torchtune_smt.evaluation.tables import Table
 from torchtune_smt.parallel.engine import Job, utilisation_numbers
 from torchtune_smt.runs.curves import (
@@ -41,7 +41,7 @@ def write_run(folder, seed, loss, test):
 def drawn(draw, *arguments, form="svg"):
     """Return a picture: text is drawn as shapes, with the text beside it in comments."""
     file = io.BytesIO()
-    draw(*arguments, file, form)
+    draw(*arguments, partial(picture, file, form))
     return file.getvalue().decode("utf-8", "replace")
 
 

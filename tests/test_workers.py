@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
-from torchtune_smt.cli.parts import PartsOf, make_parts
+from torchtune_smt.cli.parts import make_parts, parts_elsewhere
 from torchtune_smt.core.archive import Archive
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
@@ -48,7 +48,7 @@ def test_a_worker_reads_no_text(opened, monkeypatch):
         raise AssertionError("a text was read")
 
     monkeypatch.setattr(Dataset, "read", read)
-    open_worker = pickle.loads(pickle.dumps(OpenWorker.of(task, PartsOf.of(cfg), None)))
+    open_worker = pickle.loads(pickle.dumps(OpenWorker.of(task, parts_elsewhere(cfg), None)))
     found = open_worker()(active(task.weights), pickle.loads(pickle.dumps(shard)))
     assert found.weights.features.to_arrays()["letters"].tobytes() == (
         expected.weights.features.to_arrays()["letters"].tobytes()
@@ -68,7 +68,7 @@ def test_what_was_accepted_is_not_verified_again(opened, monkeypatch):
         return stored
 
     monkeypatch.setattr(Archive, "read", reading)
-    open_worker = OpenWorker.of(task, PartsOf.of(cfg), None)
+    open_worker = OpenWorker.of(task, parts_elsewhere(cfg), None)
     open_worker()
     files = {"grammar", "lm.arpa.gz.cache", *(f"fold-{f}.arpa.gz.cache" for f in range(3))}
     assert trusted == dict.fromkeys(files, True)
@@ -78,6 +78,6 @@ def test_what_was_accepted_is_not_verified_again(opened, monkeypatch):
 
 def test_another_model_is_refused(opened):
     cfg, _, task = opened
-    open_worker = OpenWorker.of(task, PartsOf.of(cfg), None)
+    open_worker = OpenWorker.of(task, parts_elsewhere(cfg), None)
     with pytest.raises(InputError, match="the model that is found by a worker is not that of the"):
         replace(open_worker, model=["0" * 16, open_worker.model[1]])()

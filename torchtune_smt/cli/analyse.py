@@ -23,7 +23,7 @@ from torchtune_smt.cli.systems import (
     write_table,
 )
 from torchtune_smt.core.errors import InputError, did_you_mean
-from torchtune_smt.core.pictures import FORMS
+from torchtune_smt.core.pictures import FORMS, picture
 from torchtune_smt.core.textio import atomic_path, check_written
 from torchtune_smt.evaluation.analyses import ANALYSES, Analysis
 from torchtune_smt.runs.folder import METRICS
@@ -67,8 +67,8 @@ def analyse(cfg: DictConfig) -> None:
     forms |= {"markdown": table.markdown, "latex": table.latex}
     write_table(cfg, lambda style: forms[style]())
     if cfg.plot is not None:
-        with atomic_path(Path(cfg.plot)) as beside, beside.open("wb") as picture:
-            found.draw(picture, form, "\n".join(found.key))
+        with atomic_path(Path(cfg.plot)) as beside, beside.open("wb") as file:
+            found.draw(partial(picture, file, form, caption="\n".join(found.key)))
         print(f"picture: {cfg.plot}", file=sys.stderr)
 
 

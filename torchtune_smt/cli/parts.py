@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -115,22 +114,14 @@ def solver_on_lists(
     return SolverOnLists(parts, dense)
 
 
-@dataclass(frozen=True)
-class PartsOf:
-    """Makes the parts of a run in another process, of its configuration and Hydra's."""
+def parts_elsewhere(cfg: DictConfig) -> Callable[[], Parts]:
+    """Return what makes the parts of the run that Hydra has begun in another process."""
+    return partial(_make_again, deepcopy(cfg), HydraConfig.instance().cfg)
 
-    cfg: DictConfig
-    hydra: Any
 
-    @classmethod
-    def of(cls, cfg: DictConfig) -> PartsOf:
-        """Return what makes the parts of the run that Hydra has begun."""
-        return cls(deepcopy(cfg), HydraConfig.instance().cfg)
-
-    def __call__(self) -> Parts:
-        """Return the parts."""
-        HydraConfig.instance().cfg = self.hydra
-        return make_parts(self.cfg)
+def _make_again(cfg: DictConfig, hydra: Any) -> Parts:
+    HydraConfig.instance().cfg = hydra
+    return make_parts(cfg)
 
 
 def check_grouping(cfg: DictConfig) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.pictures import picture
 from torchtune_smt.core.textio import atomic_path
 from torchtune_smt.runs.curves import (
     draw,
@@ -79,6 +80,6 @@ def main() -> int:
 
 def _draw(path: Path, drawing: Callable[..., None]) -> int:
     with atomic_path(path) as beside, beside.open("wb") as file:
-        drawing(output=file, form=path.suffix[1:])
+        drawing(canvas=partial(picture, file, path.suffix[1:]))
     print(path)
     return 0

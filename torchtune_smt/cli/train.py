@@ -24,7 +24,7 @@ from torchtune_smt.cli.command_line import (
 )
 from torchtune_smt.cli.hydra_main import Sweep, hydra_main
 from torchtune_smt.cli.options import require_all
-from torchtune_smt.cli.parts import PartsOf, check_grouping, make_parts
+from torchtune_smt.cli.parts import check_grouping, make_parts, parts_elsewhere
 from torchtune_smt.cli.record import Settings, record, says_where, take_up
 from torchtune_smt.cli.spending import refuse_unused, unused_options
 from torchtune_smt.cli.wire import make_list
@@ -98,7 +98,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         hparams={k: v for k, v in job.items() if k not in WITHOUT_EFFECT} | {"seed": cfg.seed},
         callbacks=make_list(cfg, "callbacks", "on_start", "on_report", "on_work", "on_end"),
         record=lambda longer: record(folder, cfg, longer=longer),
-        make_parts=PartsOf.of(cfg),
+        make_parts=parts_elsewhere(cfg),
         option=_folder_option(),
     )
     run.prepare(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import IO, Any, Final
 
 FORMS: Final = ("png", "svg", "pdf")
 """What a picture may be; the end of its file's name."""
+
+Canvas = Callable[..., AbstractContextManager[tuple[Any, Any]]]
+"""`picture` of some file: takes rows, columns and options, and gives a figure and its axes."""
 
 
 @contextmanager

@@ -348,12 +348,12 @@ def _tuning_set(output: Output) -> tuple[str, list[list[list[str]]]]:
     recorded = None if folder is None else recorded_tuning(folder)
     if folder is None or recorded is None:
         raise InputError("does not say what it was tuned on; give a run", path=output.path)
-    with named_errors("data", recorded.data):
-        dataset = Dataset(**recorded.data)
-    name = recorded.tune_on
+    data, name, count, seed = recorded
+    with named_errors("data", data):
+        dataset = Dataset(**data)
     corpus = dataset.require(name, training=name == "train")
     sentences = Sentences.of(corpus.source, corpus.references)
-    drawn = sentences.drawn(recorded.sentences, recorded.seed)
+    drawn = sentences.drawn(count, seed)
     return name, [sentences.references[i] for i in drawn]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from torchtune_smt.core.errors import escaped
-from torchtune_smt.core.pictures import add_legend, picture
+from torchtune_smt.core.pictures import Canvas, add_legend
 from torchtune_smt.evaluation.features import (
     DENSE,
     Contribution,
@@ -21,19 +21,10 @@ from torchtune_smt.evaluation.tuned import Judged, WeightRange
 from torchtune_smt.runs.curves import Run, round_seconds
 
 
-def draw_overlaps(
-    pairs: Sequence[tuple[str, str, Sequence[Overlap]]],
-    output: IO[bytes],
-    form: str,
-    caption: str = "",
-) -> None:
-    """Draw bars for each pair of sets, by their names, and template: features of one or of both.
-
-    output, form, caption: as for `torchtune_smt.core.pictures.picture`, here and below.
-    """
+def draw_overlaps(pairs: Sequence[tuple[str, str, Sequence[Overlap]]], canvas: Canvas) -> None:
+    """Draw bars for each pair of sets, by their names, and template: features of one or of both."""
     size = 8, 1 + 0.3 * sum(len(found) for *_, found in pairs) + 0.4 * len(pairs)
-    options: dict[str, Any] = {"figsize": size, "squeeze": False, "caption": caption}
-    with picture(output, form, len(pairs), 1, **options) as (_, axes):
+    with canvas(len(pairs), 1, figsize=size, squeeze=False) as (_, axes):
         for axis, (first, second, found) in zip(axes.flat, pairs, strict=True):
             labels = [one.template for one in found]
             left = [0.0] * len(found)
@@ -56,14 +47,12 @@ def draw_overlaps(
             add_legend(axis, drawn, ncols=3, **above, fontsize="small")
 
 
-def draw_ranges(
-    ranges: Sequence[WeightRange], judged: Judged, output: IO[bytes], form: str
-) -> None:
+def draw_ranges(ranges: Sequence[WeightRange], judged: Judged, canvas: Canvas) -> None:
     """Draw the score by each weight, around those values that are better than before."""
     columns = min(len(ranges), 3)
     rows = -(-len(ranges) // columns)
-    options: dict[str, Any] = {"figsize": (3.2 * columns, 2.4 * rows), "squeeze": False}
-    with picture(output, form, rows, columns, caption="", **options) as (_, axes):
+    size = 3.2 * columns, 2.4 * rows
+    with canvas(rows, columns, figsize=size, squeeze=False) as (_, axes):
         for axis, one in zip(axes.flat, ranges, strict=False):
             low, high = one.gaining or one.equal
             # As wide as the weight at least: what is infinite, or very wide, tells nothing.
@@ -89,9 +78,7 @@ def draw_weights(
     first: tuple[str, Mapping[str, float]],
     second: tuple[str, Mapping[str, float]],
     dense: Collection[str],
-    output: IO[bytes],
-    form: str,
-    caption: str = "",
+    canvas: Canvas,
 ) -> None:
     """Draw a point for each sparse feature with a weight in either of two systems, given by name.
 
@@ -101,7 +88,7 @@ def draw_weights(
     groups = by_template(ours.keys() | theirs.keys(), dense)
     if len(groups) > 1:
         groups.pop(DENSE, None)
-    with picture(output, form, caption=caption, figsize=(6.5, 6)) as (figure, axis):
+    with canvas(figsize=(6.5, 6)) as (figure, axis):
         drawn = []
         for template, names in groups.items():
             x, y = ([side.get(name, 0.0) for name in names] for side in (ours, theirs))
@@ -116,11 +103,9 @@ def draw_weights(
             add_legend(figure, drawn, loc="outside upper center", ncols=4, fontsize="small")
 
 
-def draw_spellings(
-    systems: Mapping[str, Sequence[Spelling]], output: IO[bytes], form: str, caption: str = ""
-) -> None:
+def draw_spellings(systems: Mapping[str, Sequence[Spelling]], canvas: Canvas) -> None:
     """Draw how often words occur in the references, and in the features, of each system."""
-    with picture(output, form, 1, 2, caption=caption, figsize=(10, 4)) as (figure, axes):
+    with canvas(1, 2, figsize=(10, 4)) as (figure, axes):
         for axis, what in zip(axes, ("tokens", "features"), strict=True):
             width = 0.8 / len(systems)
             drawn = []
@@ -134,12 +119,10 @@ def draw_spellings(
         add_legend(figure, drawn, loc="outside upper center", ncols=4, fontsize="small")
 
 
-def draw_orders(
-    sizes: Mapping[str, Mapping[int, int]], output: IO[bytes], form: str, caption: str = ""
-) -> None:
+def draw_orders(sizes: Mapping[str, Mapping[int, int]], canvas: Canvas) -> None:
     """Draw how many segments have whose order in a reference, by their numbers of words."""
     lengths = sorted({size for counts in sizes.values() for size in counts})
-    with picture(output, form, caption=caption, figsize=(8, 4)) as (_, axis):
+    with canvas(figsize=(8, 4)) as (_, axis):
         places, bottom = np.arange(len(lengths)), np.zeros(len(lengths))
         drawn = []
         for name, counts in sizes.items():
@@ -154,12 +137,9 @@ def draw_orders(
         add_legend(axis, drawn, title="order of a reference", fontsize="small")
 
 
-def draw_progress(
-    systems: Mapping[str, Sequence[Run]], output: IO[bytes], form: str, caption: str = ""
-) -> None:
+def draw_progress(systems: Mapping[str, Sequence[Run]], canvas: Canvas) -> None:
     """Draw dev BLEU after each round, by the number of the round and by the time so far."""
-    options: dict[str, Any] = {"figsize": (10, 4.5), "sharey": True, "caption": caption}
-    with picture(output, form, 1, 2, **options) as (figure, (by_round, by_time)):
+    with canvas(1, 2, figsize=(10, 4.5), sharey=True) as (figure, (by_round, by_time)):
         drawn = {}
         for s, (name, runs) in enumerate(systems.items()):
             style = {"color": f"C{s % 10}", "marker": "o", "markersize": 3}
@@ -179,15 +159,10 @@ def draw_progress(
 
 
 def draw_contributions(
-    found: Sequence[Contribution],
-    systems: tuple[str, str],
-    output: IO[bytes],
-    form: str,
-    caption: str = "",
+    found: Sequence[Contribution], systems: tuple[str, str], canvas: Canvas
 ) -> None:
     """Draw what features add to the lead of the first translation in either system, or scores."""
-    size = 8, 1.5 + 0.35 * len(found)
-    with picture(output, form, caption=caption, figsize=size) as (_, axis):
+    with canvas(figsize=(8, 1.5 + 0.35 * len(found))) as (_, axis):
         places = np.arange(len(found))
         drawn = []
         for n, name in enumerate(systems):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from base64 import b64encode
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
@@ -14,11 +14,12 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.pictures import Canvas, picture
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.decoders.base import Decoder, Derivation, lists_of
-from torchtune_smt.evaluation.features import DENSE
+from torchtune_smt.evaluation.features import by_template
 from torchtune_smt.evaluation.pictures import draw_ranges
 from torchtune_smt.evaluation.tables import Results
 from torchtune_smt.evaluation.translations import (
@@ -29,7 +30,6 @@ from torchtune_smt.evaluation.translations import (
     word_f1,
 )
 from torchtune_smt.evaluation.tuned import TunedLists
-from torchtune_smt.features.templates import template_of
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.metrics.corpus import bleu_words
 from torchtune_smt.runs.curves import draw, legend, read_metrics
@@ -51,7 +51,7 @@ Open = Callable[..., tuple[Decoder, FrozenWeights, list[Source]]]
 """Takes the weights of a run, a corpus, and ``more``, templates besides its own."""
 
 
-def rendered(template: str, picture: bytes, **given: Any) -> str:
+def rendered(template: str, drawing: Callable[[Canvas], None] | None, **given: Any) -> str:
     """Return a page as HTML: a template that lies beside this file, with what it names.
 
     Whatever comes from outside is escaped, and pictures are drawn from data in the page. A content
@@ -64,21 +64,20 @@ def rendered(template: str, picture: bytes, **given: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    picture_text = b64encode(picture).decode("ascii")
-    return environment.get_template(f"{template}.html.jinja").render(given, picture=picture_text)
+    file = io.BytesIO()
+    if drawing is not None:
+        drawing(partial(picture, file, "svg"))
+    text = b64encode(file.getvalue()).decode("ascii")
+    return environment.get_template(f"{template}.html.jinja").render(given, picture=text)
 
 
 def write_tuned(path: Path, tuned: TunedLists) -> None:
     """Write the page of a tuning on lists: its tables, and the score by each weight."""
-    measure = tuned.judged[0].measure
-    file = io.BytesIO()
-    if tuned.ranges:
-        draw_ranges(tuned.ranges, tuned.judged[0], file, "svg")
     html = rendered(
         "tuned",
-        file.getvalue(),
+        partial(draw_ranges, tuned.ranges, tuned.judged[0]) if tuned.ranges else None,
         title=f"Tuned on {tuned.judged[0].what}",
-        metric=measure.name,
+        metric=tuned.judged[0].measure.name,
         tables=tuned.tables(),
     )
     with atomic_writer(path) as output:
@@ -243,7 +242,12 @@ def _decode(
     spread = np.linspace(0, len(sources) - 1, min(DECODED, len(sources))).astype(int).tolist()
     chosen = sorted({*wanted, *spread})
     known = weights.features.named(range(len(weights)), weights.values)
-    largest = _largest(known, frozenset(decoder.dense_names))
+    used = [feature for feature, weight in known.items() if weight]
+    # The features of each template with the largest weights.
+    largest = {
+        template: sorted(names, key=lambda f: (-abs(known[f]), f))[:FEATURES]
+        for template, names in by_template(used, frozenset(decoder.dense_names)).items()
+    }
     ids = decoder.features.intern(list(chain.from_iterable(largest.values())))
     texts, rows = {}, {}
     fires: dict[str, tuple[int, int, str]] = {}
@@ -262,19 +266,6 @@ def _decode(
     return _Decoded(texts, rows, derivations, known, largest, fires)
 
 
-def _largest(weights: Mapping[str, float], dense: Collection[str]) -> dict[str, list[str]]:
-    """Return the features of each template with the largest weights, dense ones first."""
-    by_template: dict[str, list[str]] = {}
-    for feature, weight in weights.items():
-        if weight:
-            template = DENSE if feature in dense else template_of(feature)
-            by_template.setdefault(template, []).append(feature)
-    return {
-        template: sorted(by_template[template], key=lambda f: (-abs(weights[f]), f))[:FEATURES]
-        for template in sorted(by_template, key=lambda t: (t != DENSE, t))
-    }
-
-
 def _addends(mine: _Decoded, other: _Decoded, i: int) -> list[dict[str, Any]]:
     """Return what features add to the lead of a translation, the largest first."""
     ours, theirs, found = mine.rows[i], other.rows[i], []
@@ -286,17 +277,14 @@ def _addends(mine: _Decoded, other: _Decoded, i: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: -abs(one["value"]))
 
 
-def _curves(systems: Mapping[str, Sequence[Output]]) -> bytes:
+def _curves(systems: Mapping[str, Sequence[Output]]) -> Callable[[Canvas], None] | None:
     found: dict[str, list[Any]] = {}
     for name, outputs in systems.items():
         folders = [o.folder for o in outputs if o.folder and (o.folder / METRICS).is_file()]
         if folders:
             runs = [read_metrics(folder) for folder in folders]
             found[legend(name, runs)] = runs
-    file = io.BytesIO()
-    if found:
-        draw(found, file, "svg")
-    return file.getvalue()
+    return partial(draw, found) if found else None
 
 
 def _model(name: str, output: Output, decoded: _Decoded, outputs: Outputs) -> dict[str, Any]:

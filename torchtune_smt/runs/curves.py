@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError, escaped
-from torchtune_smt.core.pictures import add_legend, picture
+from torchtune_smt.core.pictures import Canvas, add_legend
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.parallel import engine
 from torchtune_smt.runs.folder import METRICS
@@ -100,19 +100,16 @@ def legend(name: str, runs: Sequence[Run]) -> str:
     return f"{name} (test {np.mean(scores):.2f}{spread})"
 
 
-def draw(
-    systems: Mapping[str, Sequence[Run]], output: IO[bytes], form: str, window: int = 5
-) -> None:
+def draw(systems: Mapping[str, Sequence[Run]], canvas: Canvas, window: int = 5) -> None:
     """Draw dev BLEU, loss, gain and the active features of each template.
 
     Where all runs were tuned on another metric, it stands in the place of BLEU. Where a system has
     several runs, a line is their mean, and a band reaches from the lowest to the highest of them.
 
     systems: the runs of each system by its label.
-    form ("png", "svg", "pdf")
     window: mini-batches that loss and gain are averaged over.
     """
-    with picture(output, form, 2, 2, figsize=(9, 6), sharex=True) as (figure, axes):
+    with canvas(2, 2, figsize=(9, 6), sharex=True) as (figure, axes):
         _draw_on(figure, axes, systems, window)
 
 
@@ -215,20 +212,17 @@ def utilisation(run: Run) -> float:
     return engine.utilisation(*_bars(run))
 
 
-def draw_timeline(run: Run, output: IO[bytes], form: str) -> None:
+def draw_timeline(run: Run, canvas: Canvas) -> None:
     """Draw a bar for each job, a row for each worker; gaps are mixing, evaluation, and waiting.
 
     What of a job was learning stands at the end of its bar, wherever it was done.
-
-    form ("png", "svg", "pdf")
     """
     worker, begin, seconds = _bars(run)
     learning = np.zeros(seconds.size)
     if _LEARNING in run:
         learning = np.array(run[_LEARNING].values)
     workers = np.unique(worker)
-    size = 10, 1.2 + 0.4 * workers.size
-    with picture(output, form, figsize=size) as (_, axes):
+    with canvas(figsize=(10, 1.2 + 0.4 * workers.size)) as (_, axes):
         first = begin - begin.min()
         parts = {
             "decoding": (first, seconds - learning),

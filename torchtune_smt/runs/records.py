@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import chdir
 from dataclasses import fields
 from pathlib import Path, PurePath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import yaml
 
@@ -138,23 +138,17 @@ def lacks_words(folder: Path, split: str) -> bool:
     return isinstance(decoder, dict) and decoder.get(f"{split}_scores") is not None
 
 
-class Tuning(NamedTuple):
-    """What a run was tuned on: so many sentences of dev or train, drawn with the seed."""
+def recorded_tuning(folder: Path) -> tuple[dict[str, Any], str, int | None, int] | None:
+    """Return what a finished run was tuned on; None if it did not record it.
 
-    data: dict[str, Any]
-    tune_on: str
-    sentences: int | None
-    seed: int
-
-
-def recorded_tuning(folder: Path) -> Tuning | None:
-    """Return what a finished run was tuned on; None if it did not record it."""
+    It is so many sentences of a set of the data, drawn with the seed.
+    """
     found = _configuration(folder)
     if found is None:
         return None
     try:
         tuner = found["tuner"]
-        return Tuning(_data(found, folder), tuner["tune_on"], tuner["sentences"], found["seed"])
+        return _data(found, folder), tuner["tune_on"], tuner["sentences"], found["seed"]
     except (KeyError, TypeError):
         raise InputError(
             "does not say what was tuned on; the run folder is damaged", path=folder / CONFIG

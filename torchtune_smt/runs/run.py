@@ -147,8 +147,7 @@ class Run:
             # So that the same words are split when the weights are used.
             parts.dataset.splitter.save(folder / COMPOUNDS)
         if self.tuning.uses_engine:
-            make_parts = self.make_parts or (lambda: parts)
-            self.callbacks = [serve_workers(self.tuning, task, make_parts), *self.callbacks]
+            serve_workers(self.tuning, task, self.make_parts or (lambda: parts))
         which = "the bitext" if parts.tune_on == "train" else "dev"
         plan = self.tuning.plan(folder)
         print(f"tuning on {len(task.tuning):,} sentences of {which}, {plan}", flush=True)
@@ -234,7 +233,10 @@ class Run:
                 *self.callbacks,
                 saved,
             ]
-            run.run()
+            try:
+                run.run()
+            finally:
+                self.tuning.engine.close()
             self._log, self._open = log, stack.pop_all()
 
     def finish(self) -> float:

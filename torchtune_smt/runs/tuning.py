@@ -33,7 +33,7 @@ from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.runs.folder import LISTS
 from torchtune_smt.runs.parts import Parts
-from torchtune_smt.runs.rounds import Callback, Rounds, check_ending
+from torchtune_smt.runs.rounds import Rounds, check_ending
 from torchtune_smt.runs.task import (
     Task,
     bind,
@@ -478,8 +478,8 @@ def _check_list_features(task: Task, most: int) -> None:
 # Workers of an engine: they open what a run is made of once more.
 
 
-def serve_workers(tuning: Tuning, task: Task, make_parts: Callable[[], Parts]) -> Callback:
-    """Tell the engine how workers are opened; return who ends them when the run is over.
+def serve_workers(tuning: Tuning, task: Task, make_parts: Callable[[], Parts]) -> None:
+    """Tell the engine how workers are opened.
 
     make_parts: makes the parts of the run once more, in another process; it can be pickled.
     """
@@ -497,16 +497,6 @@ def serve_workers(tuning: Tuning, task: Task, make_parts: Callable[[], Parts]) -
         if tuning.mixes_groups:
             decode(None, one_step())
     tuning.engine.serve(OpenWorker.of(task, make_parts, dimension))
-    return _EndOfWorkers(tuning.engine)
-
-
-class _EndOfWorkers(Callback):
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def on_end(self, run: Rounds) -> None:
-        """End them."""
-        self._engine.close()
 
 
 @dataclass(frozen=True)
