@@ -62,8 +62,6 @@ def is_svg(path: Path) -> bool:
     return path.read_bytes().startswith(b"<?xml")
 
 
-# Overlap
-
 NAMES = ["LM", "Glue", "rule_id:a~b", "rule_id:c~d", "rule_id:e~f", "shape:T", "shape:T_T", "x:y"]
 WEIGHTS = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([-2.0, -1.0, 0.5, 3.0]))
 
@@ -174,8 +172,6 @@ def test_decoded_sets_are_those_of_n_best_lists(run, tmp_path):
     analyse(run.place, "overlap", *lists.values(), "of=[test]").refused(said)
 
 
-# Rivals
-
 RIVALS = ["r:a~x", "r:a~y", "r:a~z", "r:b~x", "r:b~", "s:a~x", "t:~x", "t:~y", "n:a_b", "LM"]
 OF_RIVALS = st.dictionaries(st.sampled_from(RIVALS), st.sampled_from([-1.0, -0.5, 0.25, 1.0]))
 
@@ -234,8 +230,6 @@ def test_planted_rivals(corpora):
     ]
 
 
-# Spellings
-
 WORDS = st.sampled_from(["program", "programme", "a", ":"])
 
 
@@ -293,8 +287,6 @@ def test_planted_spellings(tuned):
     assert list(outcome.rows()[0]) == head
     assert is_svg(tuned / "spellings.svg")
 
-
-# Reordering
 
 SENTENCES = st.lists(st.sampled_from("abcde"), max_size=7)
 
@@ -377,9 +369,6 @@ def test_planted_orders(tmp_path):
     assert "- the first 1 of 3 rows\n" in text
 
 
-# Progress
-
-
 RATE = "speed/sentences_per_second"
 DEV = {"bleu/dev": 1.0}
 
@@ -438,8 +427,6 @@ def test_planted_progress(run, tmp_path):
     assert list(new.values()) == ["new", "1", "0.0", "41.0", "41.0", "0.0", "41.0", "", "", "", ""]
     assert is_svg(tmp_path / "progress.svg")
 
-
-# Explain
 
 VALUES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from([-2.0, -0.5, 1.0, 3.0]))
 
@@ -543,9 +530,6 @@ def test_two_systems_explained(run, dense, every):
     assert shown >= 4
 
 
-# Tables and bad input
-
-
 def test_tables():
     table = Table(["f", "n", "w"], [["[1]_a|b", 1234, 0.123456], ["", None, -12345.6]], ["said"])
     assert table.text() == "f            n          w\n[1]_a|b  1,234     0.1235\n" + (
@@ -593,8 +577,6 @@ def test_bad_input(tuned, arguments, message):
     analyse(tuned, *arguments).refused(message)
     assert sorted(tuned.iterdir()) == before
 
-
-# Where systems differ: counted by hand, and planted
 
 REFERENCES = [["a b b c", "a b d"], ["a a e"]]
 

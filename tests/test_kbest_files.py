@@ -1,11 +1,7 @@
 """Stored k-best lists as a decoder, and their oracles."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,11 +41,11 @@ MOSES = """\
 """
 
 
-def names_of(decoder: KBestFiles) -> list[str]:
+def names_of(decoder):
     return decoder.features.names(range(len(decoder.features)))
 
 
-def corpus(*references: str, lines: Sequence[int] = ()) -> Corpus:
+def corpus(*references, lines=()):
     """Sentences with one reference each, of all lines, or of some."""
     words = [[line.split()] for line in references]
     return Corpus([["x"]] * len(words), words, list(lines) or [*range(1, len(words) + 1)])
@@ -61,9 +57,6 @@ def decoder(tmp_path):
     decoder.read("dev", [put(tmp_path, {"dev": DEV})], for_tuning=True)
     decoder.read("test", [put(tmp_path, {"test": "0 ||| f g ||| LM=-1 id:new=1 ||| 0\n"})])
     return decoder
-
-
-# Decoding
 
 
 def test_lists_are_sorted_by_current_weights(decoder):
@@ -114,9 +107,6 @@ def test_any_weights_may_come(decoder):
     (kbest, _) = decoder.decode(decoder.sources("dev"), Asked())
     assert kbest.text(0) == "a c"
     assert asked == [["LM", "id:z"], ["LM", "id:x", "id:y", "id:z"]]
-
-
-# What is read
 
 
 def test_lists_of_one_hypothesis(tmp_path):
@@ -242,9 +232,6 @@ def test_what_is_kept(tmp_path):
             KBestFiles(features=["dense", wanted], dev=tmp_path / "dev")
 
 
-# The start
-
-
 @pytest.mark.parametrize("form", ["F0= {}", "F0={}"])
 @pytest.mark.parametrize("name", ["F0", "F0_0"])
 def test_a_feature_of_one_value_has_one_name(form, name, tmp_path):
@@ -276,23 +263,6 @@ def test_weights_that_lists_start_from(tmp_path):
     put(tmp_path, {"init": "other 1\n"})
     with pytest.raises(InputError, match="init: has no weight for any feature of the k-best lists"):
         weights_of_file(str(path), decoder)
-
-
-# Lists and references
-
-
-def test_lists_with_references(tmp_path):
-    messages: list[str] = []
-    decoder = KBestFiles(dev=put(tmp_path, {"list": MOSES}), report=messages.append)
-    sentences = decoder.sentences("dev", lambda: corpus("c d", "f u r"))
-    assert sentences is not None
-    assert decoder.sentences("test", lambda: None) is None
-    assert messages == ["k-best lists of dev: 4 hypotheses of 2 sentences"]
-    weights = Weights(decoder.dense_names)
-    score, lines = evaluate(decoder, weights, sentences)
-    assert (score.score, lines) == (0.0, ["a b", "e"])
-    weights.set(["W_y"], [1.0])
-    assert evaluate(decoder, weights, sentences)[1] == ["c d", "für uns"]
 
 
 def test_scores_are_found_by_the_number_in_the_lists(tmp_path):
@@ -341,7 +311,7 @@ def test_a_run_on_lists_with_a_gap_can_be_compared(tmp_path):
     run_command("evaluate", "run", "split=dev", "samples=10", folder=tmp_path).check()
 
 
-def tuning_files(folder: Path, lists: dict[int, list[str]], values: Sequence[int]) -> list[Path]:
+def tuning_files(folder, lists, values):
     """Moses's files of lists with one feature and statistics, by the number of the sentence."""
     features, scores, value = [], [], iter(values)
     for i, rows in lists.items():
@@ -377,9 +347,6 @@ def test_lists_with_statistics(tmp_path):
     decoder = KBestFiles(test=f, test_scores=s, on_error="skip", report=str)
     sentences = decoder.sentences("test", lambda: None)
     assert list(sentences.lines(["0", "0"])) == ["0\n", "\n", "0\n"]
-
-
-# Lists of Moses and cdec
 
 
 @pytest.mark.parametrize(("name", "mean"), [("mira", -50.0506), ("sparse", -49.3122)])

@@ -241,16 +241,12 @@ def test_shapes_are_checked():
         "values": np.array([[0], [math.nan]]),
         "columns": ("f", "g"),
         "texts": ("a",),
-        "ids": ("a", "b"),
         "score": (1.0,),
     }.items():
         with pytest.raises(ValueError, match="begin|not finite|2 columns|needed|score"):
             KBestLists.of_arrays(**good | {name: bad})
-    with pytest.raises(ValueError, match="'f' is there twice"):
-        KBestLists.of_arrays([0, 1], np.ones((1, 2)), ["f", "f"])
     hypothesis = {"text": "a", "features": {"f": 1}}
     for records, message in (
-        ([3], "record 0"),
         ([{"hypotheses": [hypothesis, {}]}], "record 0 is no"),
         ([{"id": 1, "hypotheses": []}] * 2, "'1' is there twice"),
         ([{"hypotheses": [hypothesis, {**hypothesis, "score": 1}]}], "some .* have a score"),
@@ -267,7 +263,6 @@ DAMAGES = {
     "NaN": ("json", "list", "-3.5", "NaN", 1, "floor"),
     "no text": ("json", "list", '"a b"', r'"\ud800"', 1, "surrogates"),
     "other features": ("json", "list", '"lm": 0', '"am": 0', 1, "lacks the feature 'lm'"),
-    "one more": ("json", "list", '"lm": 0', '"lm": 0, "am": 0', 1, "'am'"),
     "score nan": (
         "espnet", "out/output.1/1best_recog/score", "tensor(-2.", "tensor(-inf", 2, "floor",
     ),
@@ -277,7 +272,6 @@ DAMAGES = {
     "kaldi's other keys": ("kaldi", "n/lm_cost", "u1-2 4.5\n", "", 2, "u1-2"),
     "kaldi's keys": ("kaldi", "n/words_text", "u1-1", "u1", 1, "'u1'"),
     "sockeye from 0": ("sockeye", "list", '"sentence_id": 1', '"sentence_id": 0', 1, "from 1"),
-    "another number": ("sockeye", "list", '[[0.5], [1]]', "[[1]]", 1, "as many costs"),
     "no costs": ("sockeye", "list", "[[0.5], [1]]", "[[], [1]]", 1, "no finite"),
     "no array": ("hypo2trans", "list", EXAMPLES["hypo2trans"][0]["list"], "7", 1, "array"),
     "fairseq's -inf": ("fairseq", "list", "H-1\t-1", "H-1\t-inf", 7, "floor"),
@@ -421,7 +415,6 @@ KEYED = "rank\tid\tcomet\n1\tu2\t7\n2\tu2\t4\n1\tu1\t0.5\n2\tu1\t0\n"
         ("x\tcomet\n1\t0.5\n2\t0\n3\t7\n4\t4\n", None),
         (KEYED, None),
         ("0.5\nnan\n7\n4\n", 0),
-        (KEYED.replace("2\tu1\t0\n", ""), 0),
         (KEYED.replace("2\tu1\t0", "2\tu1\t"), 0),
     ],
 )
@@ -449,16 +442,12 @@ def test_columns_join(column, missing, tmp_path):
 @pytest.mark.parametrize(
     ("column", "line", "word"),
     [
-        ("1\n2\n3\n", None, "3 values, and the lists have 4"),
         ("1\nnan\n3\n4\n", 2, "missing=VALUE"),
         ("1\n-inf\n3\n4\n", 2, "a floor"),
         ("comet\tx\n1\n", 2, "1 fields, and 2"),
-        ("comt\n1\n", 1, "did you mean comt"),
-        ("", None, "empty"),
         (KEYED.replace("2\tu2\t4\n", ""), None, "hypothesis 2 of 'u2'"),
         (KEYED.replace("2\tu2", "3\tu2"), 3, "no hypothesis 3"),
         (KEYED.replace("2\tu1", "1\tu1"), 5, "those of line 4"),
-        (KEYED.replace("2\tu1", "0\tu1"), 5, "no hypothesis 0"),
     ],
 )
 def test_a_damaged_column(column, line, word, tmp_path):
@@ -466,11 +455,8 @@ def test_a_damaged_column(column, line, word, tmp_path):
     with pytest.raises(InputError, match=word) as error:
         read_lists(tmp_path / "list", columns={"comet": tmp_path / "column"})
     assert (error.value.path, error.value.line) == (tmp_path / "column", line)
-    for options, word in (
-        ({"scale": {"ml": 2}}, "no feature 'ml'"),
-        ({"columns": {"lm": tmp_path / "column"}}, "already|empty"),
-    ):
-        with pytest.raises(InputError, match=word):
+    for options in ({"scale": {"ml": 2}}, {"columns": {"lm": tmp_path / "column"}}):
+        with pytest.raises(InputError, match="no feature 'ml'|already"):
             read_lists(tmp_path / "list", **options)
 
 

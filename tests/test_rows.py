@@ -46,7 +46,9 @@ def test_rows_are_what_the_dicts_say(dicts, data):
         dicts_of(rows)
     )
     parts = (rows.between(a, b) for a, b in [(0, first), (first, last), (last, len(rows))])
-    gathered = Rows.gathered(parts)
+    # With arrays of all sizes on the way.
+    with patch.multiple("torchtune_smt.core.rows", _SMALL=24, _LARGE=64):
+        gathered = Rows.gathered(parts)
     gathered.check(D)
     assert dicts_of(gathered) == dicts_of(rows)
     chosen = data.draw(st.lists(st.sampled_from(range(len(dicts))))) if dicts else []
@@ -55,30 +57,15 @@ def test_rows_are_what_the_dicts_say(dicts, data):
     assert dicts_of(some) == [dicts_of(rows)[i] for i in chosen]
 
 
-def test_many_rows_are_gathered():
-    """So many that arrays are of all sizes on the way: in the end the values are 47 MB."""
-    draw = np.random.default_rng(0)
-    lengths = draw.integers(0, 40, 300_000)
-    feature = np.arange(lengths.sum(), dtype=np.int32)
-    rows = Rows(offsets(lengths), feature, draw.normal(size=feature.size))
-    cuts = np.sort(draw.integers(0, len(rows), 200)).tolist()
-    found = Rows.gathered(rows.between(a, b) for a, b in pairwise([0, *cuts, len(rows)]))
-    for name in ("begin", "feature", "value"):
-        array, expected = getattr(found, name), getattr(rows, name)
-        assert array.dtype == expected.dtype and np.array_equal(array, expected)
-
-
 @given(some_rows.filter(bool), st.data())
 def test_differences(dicts, data):
     rows = rows_of(dicts)
     number = st.integers(0, len(dicts) - 1)
-    pairs = data.draw(st.lists(st.tuples(number, number)))
-    found = rows.differences(np.array(pairs, np.int64).reshape(-1, 2))
+    pairs = np.array(data.draw(st.lists(st.tuples(number, number))), np.int64).reshape(-1, 2)
+    found = rows.differences(pairs)
     found.check(D)
     dense = rows.dense(D)
-    assert np.array_equal(
-        found.dense(D), np.array([dense[i] - dense[j] for i, j in pairs]).reshape(-1, D)
-    )
+    assert np.array_equal(found.dense(D), dense[pairs[:, 0]] - dense[pairs[:, 1]])
     assert (found.value != 0).all()
 
 
@@ -229,13 +216,10 @@ def test_lines_are_those_that_are_written_one_value_at_a_time(hypotheses, dense)
         ({"hypotheses": [["a"], []]}, "list 1 is empty"),
         ({"hypotheses": ["abc"]}, "list 0: hypotheses must be a sequence of strings"),
         ({"hypotheses": [["a"]], "features": []}, "list 0: hypotheses and features must"),
-        ({"hypotheses": [["a"]], "gains": [[1.0, 2.0]]}, "list 0: hypotheses and gains must"),
         ({"hypotheses": [["a"]], "scores": [[math.inf]]}, "a score is not finite"),
         ({"hypotheses": [["a"]], "features": [[{"f": math.nan}]]}, "row 0: f is .* no finite num"),
-        ({"hypotheses": [["a"]], "features": [[{"f": "1"}]]}, "row 0: f is .* no finite num"),
         ({"hypotheses": [["a"]], "features": [[{3: 1.0}]]}, "row 0: 3 is no name of a feature"),
         ({"hypotheses": [["a"], ["b"]], "index": [3, 3]}, "two lists are of one sentence"),
-        ({"hypotheses": [["a"], ["b"]], "index": [3]}, "one more entry than there are lists"),
     ],
 )
 def test_bad_lists(arguments, message):

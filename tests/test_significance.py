@@ -67,9 +67,6 @@ def difference(metric, outputs, references, first):
     return float(np.mean(scores[first:]) - np.mean(scores[:first]))
 
 
-# Against texts
-
-
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(("sentences", "runs", "first"), [(4, 2, 1), (2, 3, 1), (2, 3, 2)])
 def test_randomization_equals_enumeration_of_texts(metric, sentences, runs, first):
@@ -127,9 +124,6 @@ def test_random_trials_equal_those_of_texts(metric, runs):
     assert bootstrap_scores(rows[:, :1], score, trials, 3)[:, 0] == pytest.approx(drawn)
 
 
-# Against scipy
-
-
 @pytest.mark.parametrize(("first", "second"), [(2, 3), (3, 3), (4, 2)])
 def test_divisions_of_runs_equal_scipy(first, second):
     scores = np.random.default_rng(first).normal(40, 1, first + second)
@@ -151,9 +145,6 @@ def test_random_divisions_of_runs():
     assert drawn.value == pytest.approx(exact.value, abs=3 * math.sqrt(0.25 / 251))
     # Apart as far as can be: one division and its mirror image of 20.
     assert runs_test(np.arange(3.0), np.arange(3.0) + 9, 20, 0).value == 0.1
-
-
-# The random numbers
 
 
 def test_orders_and_draws_are_fair_and_independent():
@@ -178,9 +169,6 @@ def test_orders_and_draws_are_fair_and_independent():
     assert drawn.mean() == pytest.approx(values.mean(), abs=0.01)
 
 
-# Systems that are the same, or nearly
-
-
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
 def test_equal_systems_do_not_differ(test):
     outputs, references = make_texts(5, 30, 2)
@@ -195,9 +183,6 @@ def test_equal_systems_do_not_differ(test):
         assert [c.p_value for c in found] == [1] * len(METRICS)
         assert [c.p_runs.value for c in found if c.p_runs] == [1] * len(METRICS) * (systems is runs)
     assert {c.test for c in one.compare()} == {"randomization, all 2 arrangements"}
-
-
-# Texts
 
 
 @pytest.fixture(scope="module")
@@ -284,8 +269,6 @@ def test_what_is_given_is_checked(systems):
     with pytest.raises(InputError, match="other has 149 hypotheses"):
         Evaluation({"other": [base[0], base[1][:-1]]}, references)
 
-
-# Systems that do not differ, by the thousand
 
 NULLS, SAMPLES, SENTENCES = 1000, 300, 150
 # Uniform p-values are further away in 1% of cases.
