@@ -6,12 +6,11 @@ import re
 import shutil
 import statistics
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 import sacrebleu
 import yaml
-from commands import Outcome, example_target, run_command
+from commands import example_target, run_command
 from small_lists import put
 
 from torchtune_smt.cli.systems import find_systems
@@ -24,11 +23,11 @@ EXAMPLE = example_folder()
 FEW = "samples=50"
 
 
-def compare(folder: Path, *arguments: str | Path, command: str = "compare") -> Outcome:
+def compare(folder, *arguments, command="compare"):
     return run_command(command, *arguments, folder=folder)
 
 
-def leave_out(lines: list[str], number: int, every: int) -> list[str]:
+def leave_out(lines, number, every):
     """The lines, some without their last words: the fewer `every`, the more."""
     return [
         " ".join(line.split()[: max(1, len(line.split()) - number)]) if i % every == 0 else line
@@ -51,7 +50,7 @@ def sweep(run, tmp_path_factory):
     return folder
 
 
-def bleu(path: Path) -> sacrebleu.metrics.bleu.BLEUScore:
+def bleu(path):
     references = [example_target("test", i) for i in range(2)]
     return sacrebleu.corpus_bleu(read_lines(path), references, tokenize="none", force=True)
 

@@ -1,29 +1,22 @@
 """Text files: damaged, and compared with what a simple reader makes of them."""
 
-from __future__ import annotations
-
 import gzip
-import random
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import simple_readers as simple
 from mutations import mutated
-from targets import Check, Different, Target, Verdict, drawer
+from targets import Different, Target, drawer
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import read_corpus
-from torchtune_smt.grammar import formats, read_alignments, read_grammar
+from torchtune_smt.grammar import read_alignments, read_grammar
 from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.kbest import forms
-from torchtune_smt.kbest.formats import Format, read_lists
+from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
-from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.lm import read_arpa
 from torchtune_smt.metrics import ExternalScores
 from torchtune_smt.tuners.grouping.groups import read_groups
@@ -121,51 +114,43 @@ TOKENS = [
     *b" a=1 ; A_b= 1 ;_TXT_BEGIN_0 ;FEATURES_TXT_END_0\n;\\end\\\n;\\2-grams:\n".split(b";"),
 ]  # fmt: skip
 
-Sorted = list[tuple[Any, ...]]
 
-
-def _rows(stored: StoredLists, with_words: bool) -> list[simple.Row]:
+def _rows(stored, with_words):
     """Return stored lists as the simple readers have them."""
     stored.lists.check()
     rows = []
     for kbest in stored.lists:
         assert kbest.features is not None and (kbest.words is not None) == with_words
         for h in range(len(kbest)):
-            ids, values = kbest.row(h)
-            features = dict(zip(kbest.features.names(ids), values.tolist(), strict=True))
+            features = kbest.features.named(*kbest.row(h))
             tokens = [] if kbest.words is None else kbest.words.names(kbest.hypothesis(h))
             statistics = [] if kbest.statistics is None else kbest.statistics[h].tolist()
             rows.append((kbest.index, tokens, features, statistics))
     return rows
 
 
-def _lists(format: Format, path: Path) -> list[simple.Row]:
+def _lists(format, path):
     return _rows(read_lists(path, format, missing=None if format == "moses" else 0.0), True)
 
 
-def _column(path: Path) -> list[float]:
+def _column(path):
     stored = forms.read_lists(_beside(path, LISTED), columns={"comet": path})
-    own = _rows(stored, True)
-    return [row[2].get("comet", 0.0) for row in own]
+    return [row[2].get("comet", 0.0) for row in _rows(stored, True)]
 
 
-def _weights(path: Path) -> dict[str, float]:
+def _weights(path):
     names, values = read_weights(path)
-    return dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+    return names.named(range(len(names)), values)
 
 
-def _groups(path: Path) -> dict[str, tuple[int, float]]:
+def _groups(path):
     features = Vocabulary(["d"])
     groups, weights = read_groups(path, features, 1)
     names = features.names(range(len(features)))
     return {n: (g, float(weights[g])) for n, g in zip(names, groups.group.tolist(), strict=True)}
 
 
-def _alignments(path: Path) -> list[list[list[int]]]:
-    return [links.tolist() for links in read_alignments(path)]
-
-
-def _grammar(format: formats.Format, path: Path) -> tuple[list[str], dict[Any, list[float]]]:
+def _grammar(format, path):
     table = read_grammar(path, format)
     found = {}
     for rule in range(len(table)):
@@ -173,7 +158,7 @@ def _grammar(format: formats.Format, path: Path) -> tuple[list[str], dict[Any, l
         source = table.source_symbols[slice(*table.source_begin[side : side + 2])].tolist()
         target = table.target_symbols[slice(*table.target_begin[rule : rule + 2])].tolist()
         number = 0
-        left: list[str | int] = []
+        left = []
         for symbol in source:
             number += symbol < 0
             left.append(number if symbol < 0 else table.source_words[symbol])
@@ -185,19 +170,19 @@ def _grammar(format: formats.Format, path: Path) -> tuple[list[str], dict[Any, l
     return table.dense_names, found
 
 
-def _phrases(path: Path) -> dict[Any, Any]:
+def _phrases(path):
     table = read_phrase_table(path)
     found = {}
     for rule in range(len(table)):
         source, target = table.rule_text(rule)
-        links: list[tuple[int, int]] = []
+        links = []
         if table.point_begin is not None and table.points is not None:
             links = [(s, t) for s, t in table.points[slice(*table.point_begin[rule : rule + 2])]]
         found[tuple(source), tuple(target)] = (simple.digits(table.dense[rule].tolist()), links)
     return found
 
 
-def _arpa(path: Path) -> list[Sorted]:
+def _arpa(path):
     """Return n-grams with numbers to six digits: float32 holds no more."""
     ngrams = read_arpa(path)
     orders = []
@@ -207,29 +192,24 @@ def _arpa(path: Path) -> list[Sorted]:
     return orders
 
 
-def _simple_arpa(data: bytes) -> list[Sorted]:
+def _simple_arpa(data):
     orders = simple.arpa(data)
     orders[0] = {("<unk>",): orders[0].get(("<unk>",), (-100.0, 0.0)), **orders[0]}
     return [[(gram, *map(_short, pair)) for gram, pair in found.items()] for found in orders]
 
 
-def _short(number: float) -> float:
+def _short(number):
     return float(f"{np.float32(number):.6g}")
 
 
-def _compared(
-    target: str,
-    text: str,
-    read: Callable[[Path], Any],
-    simple_read: Callable[[bytes], Any],
-) -> Target:
+def _compared(target, text, read, simple_read):
     """Return the target of a reader of one file."""
 
-    def open(folder: Path) -> Check:
+    def open(folder):
         whole = text.encode()
         assert read(_put(folder, whole, 0)) == simple_read(whole)
 
-        def check(case: int) -> Verdict:
+        def check(case):
             draw = drawer(target, case)
             data = _damaged(whole, draw)
             return same(lambda: read(_put(folder, data, case)), lambda: simple_read(data))
@@ -239,20 +219,20 @@ def _compared(
     return Target(open)
 
 
-def _damaged(data: bytes, draw: random.Random) -> bytes:
+def _damaged(data, draw):
     """Return a text that is damaged, some with other line ends, or a byte order mark."""
     end = draw.choice([b"\n", b"\n", b"\r\n", b"\r"])
     mark = draw.choice([b"", b"", b"\xef\xbb\xbf"])
     return mutated(mark + data.replace(b"\n", end), draw, ALL, TOKENS)
 
 
-def _put(folder: Path, data: bytes, case: int, name: str = "text") -> Path:
+def _put(folder, data, case, name="text"):
     path = folder / (f"{name}.gz" if case % 4 == 3 else name)
     path.write_bytes(gzip.compress(data, 1) if case % 4 == 3 else data)
     return path
 
 
-def same(read: Callable[[], Any], simple_read: Callable[[], Any]) -> Verdict:
+def same(read, simple_read):
     """Compare what both readers say: they must refuse the same files."""
     expected, found = None, None
     try:
@@ -274,12 +254,12 @@ def same(read: Callable[[], Any], simple_read: Callable[[], Any]) -> Verdict:
     return "same"
 
 
-def _nbest_skipping(folder: Path) -> Check:
+def _nbest_skipping(folder):
     """Leave lines with a fault out: the others are read as a file of them alone would be."""
 
-    def check(case: int) -> Verdict:
+    def check(case):
         draw = drawer("nbest-skipping", case)
-        format: Format = draw.choice(("moses", "cdec"))
+        format = draw.choice(("moses", "cdec"))
         data = _damaged((MOSES if format == "moses" else CDEC).encode(), draw)
         path = _put(folder, data, case)
         missing = None if format == "moses" else 0.0
@@ -287,14 +267,15 @@ def _nbest_skipping(folder: Path) -> Check:
         data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines, kept = data.split(b"\n"), (stored.lists.entries() - 1).tolist()
         lines = lines[:-1] if lines[-1] == b"" else lines
-        expected = simple.hypotheses(b"\n".join(lines[i] for i in kept), format == "moses")
+        own = partial(simple.hypotheses, moses=format == "moses", in_order=False)
+        expected = own(b"\n".join(lines[i] for i in kept))
         if _rows(stored, True) != expected:
             raise Different(f"{_rows(stored, True)} instead of {expected}")
         last = -1
         for i, line in enumerate(lines):
             try:
                 # In the company of one that is kept, which says what the dense features are.
-                row = simple.hypotheses(lines[kept[0]] + b"\n" + line + b"\n", format == "moses")[1]
+                row = own(lines[kept[0]] + b"\n" + line + b"\n")[1]
             except simple.Refused:
                 good = False
             else:
@@ -306,32 +287,23 @@ def _nbest_skipping(folder: Path) -> Check:
     return check
 
 
-def _features_dat(path: Path) -> list[simple.Row]:
-    return _rows(read_tuning_files(path, _beside(path, SCORES)), False)
-
-
-def _scores_dat(path: Path) -> list[simple.Row]:
-    return _rows(read_tuning_files(_beside(path, FEATURES), path), False)
-
-
-def _corpus(*paths: Path) -> list[Any]:
+def _corpus(*paths):
     corpus = read_corpus(paths[0], paths[1:], empty="skip")
     return [corpus.source, corpus.targets, corpus.lines]
 
 
-def _beside(path: Path, text: str) -> Path:
+def _beside(path, text):
     """Write the good one of two files."""
     other = path.with_name("other")
     other.write_text(text, "utf-8")
     return other
 
 
-Reader = tuple[str, Callable[[Path], Any], Callable[[bytes], Any]]
-"""A good text, the reader of such files, and a simple one."""
-
-READERS: dict[str, Reader] = {
-    "nbest-moses": (MOSES, partial(_lists, "moses"), partial(simple.nbest, moses=True)),
-    "nbest-cdec": (CDEC, partial(_lists, "cdec"), partial(simple.nbest, moses=False)),
+# A good text, the reader of such files, and a simple one.
+# A good text, the reader of such files, and a simple one.
+READERS = {
+    "nbest-moses": (MOSES, partial(_lists, "moses"), partial(simple.hypotheses, moses=True)),
+    "nbest-cdec": (CDEC, partial(_lists, "cdec"), partial(simple.hypotheses, moses=False)),
     "external-scores": (SCORED, lambda path: ExternalScores(path).scores, simple.external),
     **{
         f"grammar-{form}": (text, partial(_grammar, form), partial(simple.grammar, format=form))
@@ -346,16 +318,20 @@ READERS: dict[str, Reader] = {
         partial(simple.column, name="comet", keys=KEYS),
     ),
     "weights": (WEIGHTS, _weights, simple.weights),
-    "alignments": (ALIGNMENT, _alignments, simple.alignments),
+    "alignments": (
+        ALIGNMENT,
+        lambda path: [links.tolist() for links in read_alignments(path)],
+        simple.alignments,
+    ),
     "groups": (GROUPS, _groups, simple.groups),
     "features.dat": (
         FEATURES,
-        _features_dat,
+        lambda path: _rows(read_tuning_files(path, _beside(path, SCORES)), False),
         lambda data: simple.tuning_files(data, SCORES.encode()),
     ),
     "scores.dat": (
         SCORES,
-        _scores_dat,
+        lambda path: _rows(read_tuning_files(_beside(path, FEATURES), path), False),
         lambda data: simple.tuning_files(FEATURES.encode(), data),
     ),
     "bitext": (

@@ -1,29 +1,29 @@
 """Readers of all text formats, as simple as can be: slow, in pure Python, of no package's code.
 
-Each takes the bytes of files and returns what they say, or raises `Refused`.
+Each takes the bytes of files and returns what they say, or raises `Refused`. A hypothesis is its
+sentence, words, features that are not 0, and statistics; sides of rules have gaps 1 and 2.
 """
-
-from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
-
-Row = tuple[int, list[str], dict[str, float], list[int]]
-"""A hypothesis: its sentence, words, features that are not 0, and statistics."""
 
 
 class Refused(Exception):
     """The file is bad."""
 
 
-def check(good: bool, what: str = "") -> None:
+def check(good, what=""):
     if not good:
         raise Refused(what)
 
 
-def lines(data: bytes) -> list[str]:
+def matched(pattern, text):
+    match = re.fullmatch(pattern, text)
+    check(match, text)
+    return match
+
+
+def lines(data):
     """Return the lines of a text."""
     try:
         text = data.decode("utf-8")
@@ -36,13 +36,13 @@ def lines(data: bytes) -> list[str]:
     return found[:-1] if found[-1] == "" else found
 
 
-def words(line: str) -> list[str]:
+def words(line):
     return re.findall("[^ \t]+", line)
 
 
-def fields(line: str) -> list[list[str]]:
+def fields(line):
     """Return the words of each field."""
-    found: list[list[str]] = [[]]
+    found = [[]]
     for word in words(line):
         if word == "|||":
             found.append([])
@@ -51,37 +51,36 @@ def fields(line: str) -> list[list[str]]:
     return found
 
 
-def whole(word: str) -> int:
-    check(re.fullmatch("[0-9]{1,9}", word) is not None, f"number {word}")
-    return int(word)
+def whole(word):
+    return int(matched("[0-9]{1,9}", word)[0])
 
 
-def real(word: str) -> float:
-    check(re.fullmatch(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?", word) is not None)
+def real(word):
+    matched(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?", word)
     check(math.isfinite(float(word)), f"number {word}")
     return float(word)
 
 
-def digits(values: list[float]) -> list[float]:
+def digits(values):
     """Return logarithms without their last bit, which is a library's own."""
     return [float(f"{value:.14g}") for value in values]
 
 
-def named(word: str) -> tuple[str, float]:
+def named(word):
     """Return name and value of ``name=value``."""
     name, equals, value = word.rpartition("=")
     check(equals == "=" and name != "", f"name {word}")
     return name, real(value)
 
 
-def without_zeros(pairs: list[tuple[str, float]]) -> dict[str, float]:
+def without_zeros(pairs):
     """Return features that are not 0; none may occur twice, or look like a comment."""
     check(len(dict(pairs)) == len(pairs), "twice")
     check(not any(name.startswith("#") for name, _ in pairs), "comment")
     return {name: value for name, value in pairs if value != 0}
 
 
-def ordered(rows: list[Row]) -> list[Row]:
+def ordered(rows):
     """Return rows whose sentences count from 0 without gaps."""
     check(len(rows) > 0, "empty")
     last = -1
@@ -91,15 +90,9 @@ def ordered(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def nbest(data: bytes, moses: bool) -> list[Row]:
+def hypotheses(data, moses, in_order=True):
     """Read n-best lists."""
-    return ordered(hypotheses(data, moses))
-
-
-def hypotheses(data: bytes, moses: bool) -> list[Row]:
-    """Read the lines of n-best lists, in whatever order."""
-    rows: list[Row] = []
-    known: dict[str, int] | None = None
+    rows, known = [], None
     for line in lines(data):
         parts = fields(line)
         check(len(parts) >= 4 and len(parts[0]) == len(parts[3]) == 1)
@@ -111,12 +104,12 @@ def hypotheses(data: bytes, moses: bool) -> list[Row]:
         else:
             pairs = [named(word) for word in parts[2]]
         rows.append((whole(parts[0][0]), parts[1], without_zeros(pairs), []))
-    return rows
+    return ordered(rows) if in_order else rows
 
 
-def labelled(tokens: list[str]) -> tuple[list[tuple[str, float]], dict[str, int]]:
+def labelled(tokens):
     """Return the features of ``Label= v v ...``, and how many values the dense labels have."""
-    groups: list[tuple[str, list[float]]] = []
+    groups = []
     for token in tokens:
         if token.endswith("="):
             check(token != "=")
@@ -124,8 +117,7 @@ def labelled(tokens: list[str]) -> tuple[list[tuple[str, float]], dict[str, int]
         else:
             check(len(groups) > 0)
             groups[-1][1].append(real(token))
-    pairs: list[tuple[str, float]] = []
-    widths: dict[str, int] = {}
+    pairs, widths = [], {}
     for label, values in groups:
         check(len(values) > 0)
         if len(values) == 1 and "_" in label:
@@ -137,10 +129,9 @@ def labelled(tokens: list[str]) -> tuple[list[tuple[str, float]], dict[str, int]
     return pairs, widths
 
 
-def blocks(data: bytes, kind: str) -> Iterator[tuple[int, list[str], int, list[str]]]:
+def blocks(data, kind):
     """Yield sentence, lines, values of a line and names of the blocks of a tuning file."""
-    head: list[str] | None = None
-    inside: list[str] = []
+    head, inside = None, []
     for line in lines(data):
         mark = re.match(r"(FEATURES|SCORES)_([A-Z]*)_(BEGIN|END)_0\b(.*)", line, re.ASCII)
         if mark is None:
@@ -152,7 +143,6 @@ def blocks(data: bytes, kind: str) -> Iterator[tuple[int, list[str], int, list[s
             head = words(mark[4])
         else:
             check(head is not None and len(head) >= 3 and words(mark[4]) == [])
-            assert head is not None
             sentence, size, width = map(whole, head[:3])
             check(size == len(inside) and (kind == "SCORES" or width == len(head) - 3))
             yield sentence, inside, width, head[3:]
@@ -161,14 +151,13 @@ def blocks(data: bytes, kind: str) -> Iterator[tuple[int, list[str], int, list[s
     check(head is None and not any(words(other) for other in inside))
 
 
-def tuning_files(features: bytes, scores: bytes) -> list[Row]:
+def tuning_files(features, scores):
     """Read Moses's features.dat and scores.dat."""
     left, right = list(blocks(features, "FEATURES")), list(blocks(scores, "SCORES"))
     check(len(left) == len(right) > 0)
-    rows: list[Row] = []
-    for (sentence, some, width, names), (other, more, nine, metric) in zip(
-        left, right, strict=True
-    ):
+    rows = []
+    for block, (other, more, nine, metric) in zip(left, right, strict=True):
+        sentence, some, width, names = block
         check(sentence == other and len(some) == len(more) and names == left[0][3])
         check(nine == 9 and metric == ["BLEU"])
         for line, counts in zip(some, more, strict=True):
@@ -184,9 +173,9 @@ def tuning_files(features: bytes, scores: bytes) -> list[Row]:
     return ordered(rows)
 
 
-def external(data: bytes) -> dict[int, dict[str, float]]:
+def external(data):
     """Read scores of hypotheses."""
-    found: dict[int, dict[str, float]] = {}
+    found = {}
     for line in lines(data):
         first, last = line.find("|||"), line.rfind("|||")
         check(0 <= first <= last - 3)
@@ -198,18 +187,17 @@ def external(data: bytes) -> dict[int, dict[str, float]]:
     return found
 
 
-def column(data: bytes, name: str, keys: list[tuple[str, int]]) -> list[float]:
+def column(data, name, keys):
     """Return a value for each (id, rank), which are hypotheses in their order."""
     rows = [line.split("\t") for line in lines(data)]
     check(rows != [], "no value")
 
-    def is_number(field: str) -> bool:
+    def is_number(field):
         try:
             real(field.strip(" "))
         except Refused:
             other = field.strip(" ").lower()
-            none = other in ("", "na", "none")
-            return none or other.lstrip("+-") in ("inf", "infinity", "nan")
+            return re.fullmatch("na|none|[+-]*(inf|infinity|nan)", other) is not None or not other
         return True
 
     if all(map(is_number, rows[0])):
@@ -227,35 +215,30 @@ def column(data: bytes, name: str, keys: list[tuple[str, int]]) -> list[float]:
     return values
 
 
-def weights(data: bytes) -> dict[str, float]:
+def weights(data):
     """Read weights."""
-    found: dict[str, float] = {}
+    found = {}
     for line in lines(data):
         line = line.strip(" \t")
         if line == "" or line.startswith("#"):
             continue
-        match = re.fullmatch("(.*)[ \t=]([^ \t=]+)", line)
-        check(match is not None)
-        assert match is not None
+        match = matched("(.*)[ \t=]([^ \t=]+)", line)
         name = match[1].rstrip(" \t")
         check(name != "" and name not in found)
         found[name] = real(match[2])
     return found
 
 
-def groups(data: bytes) -> dict[str, tuple[int, float]]:
+def groups(data):
     """Read a table of groups, the first of which is a dense feature's: group and weight of each."""
     head, *rows = lines(data) or [""]
     check(head == "group\tweight\tsize\tfeature")
-    found: dict[str, tuple[int, float]] = {}
-    sizes: dict[int, int] = {}
+    found, sizes = {}, {}
     for row in rows:
         fields = row.split("\t", 3)
         check(len(fields) == 4 and fields[3] != "" and fields[3] not in found)
         found[fields[3]] = group, weight = whole(fields[0]), real(fields[1])
-        check(
-            whole(fields[2]) > 0 and sizes.setdefault(group, whole(fields[2])) == whole(fields[2])
-        )
+        check(0 < whole(fields[2]) == sizes.setdefault(group, whole(fields[2])))
         check(all(other[1] == weight for other in found.values() if other[0] == group))
     check(sorted(sizes) == [*range(len(sizes))])
     check(all(sum(g == group for g, _ in found.values()) == n for group, n in sizes.items()))
@@ -263,19 +246,16 @@ def groups(data: bytes) -> dict[str, tuple[int, float]]:
     return found
 
 
-def alignments(data: bytes) -> list[list[list[int]]]:
+def alignments(data):
     """Read word alignments."""
     found = []
     for line in lines(data):
-        points = [word.split("-") for word in words(line)]
-        check(all(len(point) == 2 for point in points))
-        found.append([[whole(end) for end in point] for point in points])
+        points = [matched("([^-]*)-([^-]*)", word) for word in words(line)]
+        found.append([[*map(whole, point.groups())] for point in points])
     return found
 
 
-def bitext(
-    source: bytes, target: bytes, skip: bool
-) -> tuple[list[list[str]], list[list[str]], list[int]]:
+def bitext(source, target, skip):
     """Read parallel text; return both sides, and the numbers of the lines that are kept."""
     sides = lines(source), lines(target)
     check(len(sides[0]) == len(sides[1]) > 0)
@@ -288,19 +268,17 @@ def bitext(
         else:
             check(skip)
     check(len(kept) > 0)
-    found = tuple(list(column) for column in zip(*kept, strict=True))
-    return found  # type: ignore[return-value]
+    return [list(column) for column in zip(*kept, strict=True)]
 
 
-def arpa(data: bytes) -> list[dict[tuple[str, ...], tuple[float, float]]]:
+def arpa(data):
     """Read n-grams: probability and back-off of each, order by order."""
     rest = lines(data)
     begins = [i for i, line in enumerate(rest) if line.startswith("\\data\\")]
     rest = [line.strip(" \t") for line in rest[begins[0] if begins else 0 :]]
-    size = len(data)
     at = 0
 
-    def next_line() -> str:
+    def next_line():
         nonlocal at
         while at < len(rest) and rest[at] == "":
             at += 1
@@ -309,20 +287,18 @@ def arpa(data: bytes) -> list[dict[tuple[str, ...], tuple[float, float]]]:
         return rest[at - 1]
 
     check(next_line() == "\\data\\")
-    counts: list[int] = []
+    counts = []
     while not (line := next_line()).startswith("\\"):
-        match = re.fullmatch(r"ngram[ \t]+([0-9]{1,18})[ \t]*=[ \t]*([0-9]{1,18})", line)
-        check(match is not None)
-        assert match is not None
-        check(int(match[1]) == len(counts) + 1 <= 6 and int(match[2]) <= size)
+        match = matched(r"ngram[ \t]+([0-9]{1,18})[ \t]*=[ \t]*([0-9]{1,18})", line)
+        check(int(match[1]) == len(counts) + 1 <= 6 and int(match[2]) <= len(data))
         counts.append(int(match[2]))
     check(len(counts) > 0 and counts[0] > 0)
     at -= 1
-    orders: list[dict[tuple[str, ...], tuple[float, float]]] = []
+    orders = []
     for n, count in enumerate(counts, start=1):
         check(next_line() == f"\\{n}-grams:")
         check(at + count <= len(rest))
-        found: dict[tuple[str, ...], tuple[float, float]] = {}
+        found = {}
         for line in rest[at : at + count]:
             check(not line.startswith("\\"))
             tokens = words(line)
@@ -334,21 +310,16 @@ def arpa(data: bytes) -> list[dict[tuple[str, ...], tuple[float, float]]]:
                 check(gram not in found)
             else:
                 check(all((word,) in orders[0] or word == "<unk>" for word in gram))
-            found.setdefault(gram, (prob, *(backoff or [0.0])))  # type: ignore[arg-type]
+            found.setdefault(gram, (prob, *(backoff or [0.0])))
         at += count
         orders.append(found)
     check(next_line() == "\\end\\" and {("<s>",), ("</s>",)} <= orders[0].keys())
     return orders
 
 
-Side = tuple[str | int, ...]
-"""The words of a side, its gaps as 1 and 2, in the order of the source side."""
-
-
-def grammar(data: bytes, format: str) -> tuple[list[str], dict[tuple[Side, Side], list[float]]]:
+def grammar(data, format):
     """Read a rule table: names of features, and their values for each rule."""
-    rules: list[tuple[tuple[Side, Side], list[tuple[str | int, float]]]] = []
-    names: list[str] = []
+    rules, names = [], []
     for line in lines(data):
         parts = fields(line)
         if format == "moses":
@@ -361,7 +332,7 @@ def grammar(data: bytes, format: str) -> tuple[list[str], dict[tuple[Side, Side]
             if format == "cdec":
                 tokens = [part for token in tokens for part in token.split(";") if part]
         check(len(rule[0]) > 0 and rule[0] != (1,))
-        values: list[tuple[str | int, float]] = []
+        values = []
         for token in tokens:
             if "=" in token and format != "moses":
                 name, value = named(token)
@@ -380,7 +351,7 @@ def grammar(data: bytes, format: str) -> tuple[list[str], dict[tuple[Side, Side]
     if format == "moses" and nameless == 4:
         called = ["FgivenE", "LexFgivenE", "EgivenF", "LexEgivenF"]
     check(not {*called} & {*names})
-    found: dict[tuple[Side, Side], list[float]] = {}
+    found = {}
     for rule, values in rules:
         row = dict.fromkeys([*called, *names], 0.0)
         for name, value in values:
@@ -395,7 +366,7 @@ def grammar(data: bytes, format: str) -> tuple[list[str], dict[tuple[Side, Side]
     return [*called, *names], found
 
 
-def phrases(data: bytes) -> dict[Any, tuple[list[float], list[tuple[int, int]]]]:
+def phrases(data):
     """Read a phrase table: logarithms and links of each pair; counts must be numbers."""
     rows = []
     for line in lines(data):
@@ -407,15 +378,12 @@ def phrases(data: bytes) -> dict[Any, tuple[list[float], list[tuple[int, int]]]]
             real(word)
         links = []
         for word in alignment:
-            ends = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", word)
-            check(ends is not None)
-            assert ends is not None
-            s, t = int(ends[1]), int(ends[2])
+            s, t = map(int, matched("([0-9]{1,9})-([0-9]{1,9})", word).groups())
             check(s < len(source) and t < len(target))
             links.append((s, t))
         rows.append(((tuple(source), tuple(target)), values, links))
     check(len(rows) > 0)
-    found: dict[Any, tuple[list[float], list[tuple[int, int]]]] = {}
+    found = {}
     for pair, values, links in rows:
         check(0 < len(values) == len(rows[0][1]) and min(values) >= 0)
         logs = digits([math.log(max(value, math.exp(-100))) for value in values])
@@ -423,11 +391,11 @@ def phrases(data: bytes) -> dict[Any, tuple[list[float], list[tuple[int, int]]]]
     return found
 
 
-def cdec_sides(source: list[str], target: list[str]) -> tuple[Side, Side]:
+def cdec_sides(source, target):
     """Return the sides of a rule of cdec or Joshua."""
-    gaps: list[int] = []
+    gaps = []
 
-    def side(tokens: list[str], short: bool) -> Iterator[str | int]:
+    def side(tokens, short):
         seen = []
         for token in tokens:
             if token == "[X]" and not short:
@@ -450,7 +418,7 @@ def cdec_sides(source: list[str], target: list[str]) -> tuple[Side, Side]:
     return tuple(side(source, False)), tuple(side(target, True))
 
 
-def moses_sides(source: list[str], target: list[str], alignment: list[str]) -> tuple[Side, Side]:
+def moses_sides(source, target, alignment):
     """Return the sides of a rule of Moses."""
     points = []
     for token in alignment:
@@ -458,7 +426,7 @@ def moses_sides(source: list[str], target: list[str], alignment: list[str]) -> t
         check(minus == "-")
         points.append((whole(s), whole(t)))
         check(points[-1][0] < len(source) - 1 and points[-1][1] < len(target) - 1)
-    places: list[list[int]] = []
+    places = []
     for tokens in (source, target):
         check(tokens[-1:] == ["[X]"] and "[X]" not in tokens[:-1])
         places.append([])
@@ -469,20 +437,12 @@ def moses_sides(source: list[str], target: list[str], alignment: list[str]) -> t
     check(len(places[0]) == len(places[1]) <= 2)
     order = {place: i + 1 for i, place in enumerate(places[1])}
     if len(places[0]) == 2:
-        pairs = {t: places[0].index(s) + 1 for s, t in ends(points, places)}
-        check(sorted(pairs.values()) == [1, 2] and len(pairs) == 2)
-        order = pairs
-    left = tuple(
-        places[0].index(i) + 1 if i in places[0] else token for i, token in enumerate(source[:-1])
+        # The last link of each gap of the source to one of the target.
+        links = {s: t for s, t in points if s in places[0] and t in places[1]}
+        order = {t: places[0].index(s) + 1 for s, t in links.items()}
+        check(sorted(order.values()) == [1, 2])
+    first = {place: n for n, place in enumerate(places[0], 1)}
+    return tuple(
+        tuple(gaps.get(i, token) for i, token in enumerate(side[:-1]))
+        for side, gaps in ((source, first), (target, order))
     )
-    right = tuple(order.get(i, token) for i, token in enumerate(target[:-1]))
-    return left, right
-
-
-def ends(points: list[tuple[int, int]], places: list[list[int]]) -> list[tuple[int, int]]:
-    """Return the last link of each gap of the source to one of the target."""
-    links: dict[int, int] = {}
-    for s, t in points:
-        if s in places[0] and t in places[1]:
-            links[s] = t
-    return list(links.items())
