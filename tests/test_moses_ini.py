@@ -159,7 +159,6 @@ BAD_MODELS = [
     ("LM1= 0.5", "LM1= 0.5 1", 23, "LM1 has 2 weights, and 1"),
     ("LM1= 0.5", "LM1= 0.5\nLM2= 0.5", 24, "no LM2"),
     ("0.1 0.2 0.3 0.4", "0.1", 20, "TranslationModel0 has 1 weights, and 4"),
-    ("PhraseDictionaryMemory", "PhraseDictionaryCompact", 12, "PhraseDictionaryMemory"),
     ("Distortion\n", "Distortion\nGeneration\n", 15, "Generation is not supported"),
     ("Distortion\n", "Distortion\nDistortion\n", 15, "a second Distortion"),
     ("Distortion\n", "Distortion name=D\n", 14, "one not called Distortion0"),
@@ -252,15 +251,16 @@ def test_the_text_of_a_binary_table(files):
     weights = tuned_weights({"TranslationModel0_1": 0.75}, {})
     (files / "run").mkdir()
     assert model.export(files / "run", weights) is None
-    tuned = read_moses_ini(files / "run" / "moses.ini", binary=True)
+    tuned = read_moses_ini(files / "run" / "moses.ini")
     assert (tuned.phrases.kind, tuned.weights["TranslationModel0_1"]) == (kind, 0.75)
-    for changed, opening, message in (
-        (text, MosesModel(str(ini)), r":12: .*gz; name it with model.phrase_table$"),
-        (text.replace(kind, f"PhraseDictionaryMemory path=a\n{kind}", 1), model, ":13: a second"),
-    ):
-        written(ini, changed)
-        with pytest.raises(InputError, match=message):
-            opening.open(no_bitext)
+    (files / "table.gz").unlink()
+    (files / "table.gz").mkdir()
+    written(files / "table.gz" / "probing_hash.dat", "")
+    with pytest.raises(InputError, match=r"is a binary .*gz; name it with model.phrase_table$"):
+        MosesModel(str(ini)).open(no_bitext)
+    written(ini, text.replace(kind, f"PhraseDictionaryMemory path=a\n{kind}", 1))
+    with pytest.raises(InputError, match=":13: a second"):
+        model.open(no_bitext)
 
 
 @pytest.mark.parametrize("weights", ["0.1 0.2 0.3", "0.1 0.2 0.3 0.4 0.5"])

@@ -19,27 +19,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from torchtune_smt.core.archive import (
-    Archive,
-    Stored,
-    cache_folder,
-    cache_path,
-    checksum,
-    file_checksum,
-    make_cache_folder,
-    remove_old,
-)
+from torchtune_smt.core import archive, textio
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.text import RESERVED, UNKNOWN_WORDS
-from torchtune_smt.core.textio import (
-    BadLine,
-    UnequalLinesError,
-    atomic_writer,
-    blocks_of_lines,
-    iterate_lines,
-    parallel_lines,
-)
 from torchtune_smt.data.preprocess import Preprocessor
 from torchtune_smt.kbest.lists import Source
 
@@ -205,32 +188,29 @@ def check_length(words: Sequence[str], most: int, path: AnyPath, line: int) -> N
 
 # Tokens of files, by their content, in the user's folder of caches; files that stay when a new one
 # is written, the last used ones, of so many bytes at most.
-_TOKENS: Final = Archive("copy of tokens", 1, "they are made again")
+_TOKENS: Final = archive.Archive("copy of tokens", 1, "they are made again")
 KEPT: Final = 100
 _MOST: Final = 1 << 30
 
 
 def _tokens_of(path: AnyPath, text: Preprocessor) -> Iterable[list[str]]:
-    """Return the tokens of each line of a file; see `iterate_lines` for errors.
-
-    They are kept where what splits the lines is more than blanks, and the file can be read twice.
-    """
-    made = map(text.tokens, iterate_lines(path))
-    folder = cache_folder("texts")
+    """Return the tokens of each line of a file, kept where that pays, and it can be read twice."""
+    made = map(text.tokens, textio.iterate_lines(path))
+    folder = archive.cache_folder("texts")
     moses = (text.tokenize or text.normalize) and text.compounds is None
     if not (moses and folder and Path(path).is_file()):
         return made
-    key = {"file": file_checksum(path), "made": _made_by(), "text": repr(text)}
-    copy = folder / checksum(repr(key).encode())
+    key = {"file": archive.file_checksum(path), "made": _made_by(), "text": repr(text)}
+    copy = folder / archive.checksum(repr(key).encode())
     found = _TOKENS.read_copy(copy, key, _lines)
     if found is None:
         return _keeping(made, path, copy, key)
     with suppress(OSError):
-        os.utime(cache_path(copy))
+        os.utime(archive.cache_path(copy))
     return found
 
 
-def _lines(copy: Stored) -> list[list[str]]:
+def _lines(copy: archive.Stored) -> list[list[str]]:
     lines = copy.arrays["text"].tobytes().decode().split("\n")
     return [line.split(" ") if line else [] for line in lines[:-1]]
 
@@ -246,11 +226,11 @@ def _keeping(
         yield words
     with suppress(UnicodeError, OSError):
         text = np.frombuffer("".join(lines).encode(), np.uint8)
-        if text.size > _MOST or file_checksum(path) != key["file"]:
+        if text.size > _MOST or archive.file_checksum(path) != key["file"]:
             return
-        make_cache_folder(copy.parent)
+        archive.make_cache_folder(copy.parent)
         _TOKENS.write_copy(copy, key, {}, {"text": text})
-        remove_old(copy.parent, KEPT, _MOST)
+        archive.remove_old(copy.parent, KEPT, _MOST)
 
 
 @functools.cache
@@ -260,7 +240,7 @@ def _made_by() -> str:
     moses = importlib.util.find_spec("sacremoses")
     for place in (moses and moses.submodule_search_locations) or ():
         files += sorted(Path(place).glob("*.py"))
-    return checksum(repr((sys.version, *(file.read_bytes() for file in files))).encode())
+    return archive.checksum(repr((sys.version, *(file.read_bytes() for file in files))).encode())
 
 
 def _rows(
@@ -268,8 +248,8 @@ def _rows(
 ) -> Iterator[tuple[list[str], ...]]:
     """Yield the words of line n of each file; raise InputError where one ends before the others."""
     try:
-        yield from parallel_lines(files)
-    except UnequalLinesError as error:
+        yield from textio.parallel_lines(files)
+    except textio.UnequalLinesError as error:
         of_source, *_ = error.counts
         for path, count in zip(paths, error.counts, strict=True):
             if count != of_source:
@@ -303,27 +283,21 @@ def find_files(
     numbers = sorted({int(end) for end in ends if end.isdecimal()})
     several = [existing(f"{name}.{index}") for index in range(len(numbers))]
     references = [path for path in several if path is not None]
-    problem = ""
-    if source is None:
-        problem = f"there is no {split}.{source_language}, plain or .gz"
-    elif single is not None and numbers:
-        problem = f"both {single.name} and {name}.{numbers[0]} are there; move one kind away"
-    elif single is None and not numbers:
-        problem = (
-            f"the references of {source.name} are missing: neither {name} nor {name}.0 is there"
+    if source is None or (single is None) != bool(numbers) or None in several:
+        there = sorted(path.name for path in folder.glob(f"{split}.*")) or ["none of these"]
+        raise InputError(
+            f"must have {split}.{source_language}, and either {name} or {name}.0, {name}.1, ... "
+            f"without a gap, each plain or .gz, and has {', '.join(there)}; check the path and the "
+            "languages of the data set",
+            path=folder,
         )
-    elif len(references) < len(several):
-        problem = f"{name}.{several.index(None)} is missing, and {name}.{numbers[-1]} is there"
-    if source is None or problem:
-        message = f"{problem}; check the path and the languages of the data set"
-        raise InputError(message, path=folder)
     return source, references if single is None else [single]
 
 
 def write_corpus(corpus: Corpus, source: AnyPath, references: Sequence[AnyPath]) -> None:
     """Write a corpus, with so many references, as parallel files (packed where they end in .gz)."""
     for path, lines in zip([source, *references], written_lines(corpus), strict=True):
-        with atomic_writer(path, own=True) as file:
+        with textio.atomic_writer(path, own=True) as file:
             file.writelines(lines)
 
 
@@ -336,6 +310,7 @@ def written_lines(corpus: Corpus) -> Iterator[Iterator[str]]:
 
 ON_ERROR: Final = {"stop": "", "copy": "it is copied", "skip": "its translation is left empty"}
 """What may happen to a line of a source with a fault."""
+_BATCH: Final = 64
 
 
 def source_batches(
@@ -345,7 +320,6 @@ def source_batches(
     on_error: str,
     warn: Callable[[str], None],
     pipe: BufferedReader | None = None,
-    size: int = 64,
 ) -> Iterator[list[Source | str]]:
     """Yield a tokenised text in batches; an empty line is a sentence without words.
 
@@ -358,8 +332,8 @@ def source_batches(
     """
     number = 0
 
-    def source(line: str | BadLine) -> Source:
-        if isinstance(line, BadLine):
+    def source(line: str | textio.BadLine) -> Source:
+        if isinstance(line, textio.BadLine):
             raise line.error
         words = tokens(line)
         check_reserved(words, path, number)
@@ -367,10 +341,10 @@ def source_batches(
             check_length(words, longest, path, number)
         return Source(number - 1, words)
 
-    for lines in blocks_of_lines(path, pipe):
-        for begin in range(0, len(lines), size):
+    for lines in textio.blocks_of_lines(path, pipe):
+        for begin in range(0, len(lines), _BATCH):
             batch: list[Source | str] = []
-            for line in lines[begin : begin + size]:
+            for line in lines[begin : begin + _BATCH]:
                 number += 1
                 try:
                     batch.append(source(line))

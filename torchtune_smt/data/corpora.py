@@ -142,10 +142,7 @@ def _sums(corpus: str, part: str) -> tuple[str, ...]:
 
 
 def _multi30k(kind: str, name: str, address: str, path: str, **text: Any) -> PublicCorpus:
-    """Return Multi30k, whose files are called ``path.format(part, language)``.
-
-    `text` are options of `Preprocessor`; what is tokenised here is lowercased before.
-    """
+    """Return Multi30k, of files ``path.format(part, language)``; what is split is lowercased."""
     texts = [Preprocessor(language, lowercase=False, **text) for language in ("de", "en")]
     return PublicCorpus(
         title=f"Multi30k, task 1: image captions, German-English, 29,000 training pairs, {kind}",

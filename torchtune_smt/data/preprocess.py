@@ -101,10 +101,7 @@ def _address(text: str) -> str:
 
 
 class _Kinds(dict[int, str]):
-    """The kind of each character, found when it is first met.
-
-    alphanumeric: the characters that the tokeniser takes for letters and digits.
-    """
+    """The kind of each character, found when it is first met; those of the tokeniser's words: a."""
 
     def __init__(self, alphanumeric: str) -> None:
         self._alphanumeric = frozenset(alphanumeric)

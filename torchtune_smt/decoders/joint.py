@@ -167,10 +167,7 @@ class JointDecoder(Decoder):
 
 
 class _Ids:
-    """The ids in one vocabulary of the names of another, behind a prefix, while both grow.
-
-    Names that are new come into the target when they are first asked for. Threads may share it.
-    """
+    """The ids in a vocabulary of the names of another, behind a prefix, which are added to it."""
 
     def __init__(self, source: Vocabulary, target: Vocabulary, prefix: str = "") -> None:
         self.target = target
@@ -213,13 +210,7 @@ class _OfPart:
 def _pooled(
     begins: Int64, token_begins: Sequence[Int64], tokens: Sequence[Int32]
 ) -> tuple[Int64, Int64]:
-    """Return the distinct strings of lists of the same S sentences, in the order of first sight.
-
-    `begins` (int64 [lists, S + 1]) are of lists, and so are, in ids of one vocabulary, tokens.
-
-    Returns begin (int64 [S + 1]), and the first hypothesis that is a string; -1: none (int64
-    [strings, lists]).
-    """
+    """Return the distinct strings of each sentence, and which is the first in each list, or -1."""
     places: list[list[int]] = []
     sizes = []
     for s in range(begins.shape[1] - 1):
@@ -236,10 +227,7 @@ def _pooled(
 
 
 def _agreement(token_begin: Int64, tokens: Int32, sentence: Int64, rank: Float64) -> Float64:
-    """Return the features of agreement (float64 [n, ORDER]) of the hypotheses of pooled lists.
-
-    rank (float64 [n, lists]): of a hypothesis in each list, from 1; infinite: it is not there.
-    """
+    """Return the features of agreement, float64 [n, ORDER]; ranks, from 1, are infinite if none."""
     n, length = sentence.size, np.diff(token_begin)
     weight = 1 / rank
     total = np.zeros((int(sentence.max(initial=-1)) + 1, rank.shape[1]))

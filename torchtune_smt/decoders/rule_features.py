@@ -13,13 +13,7 @@ from torchtune_smt.core.accepts import declared
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.offsets import gather, offsets
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
-from torchtune_smt.features.rule_kernels import (
-    PREFIXES,
-    SentenceFeatures,
-    gather_rows,
-    number_rows,
-    spell,
-)
+from torchtune_smt.features import rule_kernels as kernels
 from torchtune_smt.features.templates import (
     OF_CLASSES,
     UNKNOWN_CLASS,
@@ -145,7 +139,7 @@ class RuleFeatures:
                 some = [t for t in self.templates if of_classes(t) == bool(beginning)]
                 how = np.array([spelling_of(template) for template in some], np.int64)
                 least = np.array([min_count_of(template) for template in some], np.float64)
-                prefixes = [f"{beginning}{text}".encode() for text in PREFIXES]
+                prefixes = [f"{beginning}{text}".encode() for text in kernels.PREFIXES]
                 # A bytearray, since numba compiles anew for arrays that are read-only.
                 letters = np.frombuffer(bytearray().join(prefixes), np.uint8)
                 begins = offsets([len(text) for text in prefixes])
@@ -166,7 +160,7 @@ class RuleFeatures:
         words: Sequence[str] = (),
         dropped: Bool | None = None,
         train_index: int = -1,
-    ) -> SentenceFeatures:
+    ) -> kernels.SentenceFeatures:
         """Return the features of rules, and behind them of those that copy source words.
 
         Those of the words that are `dropped` have an empty target side; by default none is. With a
@@ -174,7 +168,7 @@ class RuleFeatures:
         """
         if not self.templates:
             begin = np.zeros(rules.size + len(words) + 1, np.int64)
-            return SentenceFeatures(begin, np.empty(0, np.int32), 1, np.empty(0, np.int32))
+            return kernels.SentenceFeatures(begin, np.empty(0, np.int32), 1, np.empty(0, np.int32))
         of_rules = self._row_of[rules]
         # Another thread may have written down some of a rule's rows.
         missing = rules[(of_rules == 0).any(axis=1)]
@@ -189,12 +183,12 @@ class RuleFeatures:
         if self._place.size < len(self.features):
             # A quarter more each time keeps the cost of growing constant per feature.
             self._place = np.zeros(max(len(self.features), self._place.size * 5 // 4), np.int32)
-        begin, feature, ids = gather_rows(
+        begin, feature, ids = kernels.gather_rows(
             self._rows.begin, self._rows.symbols, np.concatenate(rows), self._place
         )
         ids.sort()
-        number_rows(feature, ids, self._place)
-        return SentenceFeatures(begin, feature, self.per_rule, ids)
+        kernels.number_rows(feature, ids, self._place)
+        return kernels.SentenceFeatures(begin, feature, self.per_rule, ids)
 
     def sibling(self) -> Self:
         """Return one for another thread: what either finds, both know."""
@@ -265,7 +259,7 @@ class RuleFeatures:
             both = left, source_first, right, target_first
             for how, least, prefix, (sources, targets) in self._spelling:
                 texts = sources.of(left) + targets.of(right)
-                letters, name, own = spell(how, least, occurred, *(prefix + both + texts))
+                letters, name, own = kernels.spell(how, least, occurred, *(prefix + both + texts))
                 parts.append(self.features.intern_spans(letters, name[:-1], name[1:]))
                 owners.append(np.repeat(np.arange(rules.size), np.diff(own)))
                 begin += own

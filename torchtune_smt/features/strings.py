@@ -127,11 +127,7 @@ NUMBERED: Final = ("ngram", "chars")
 
 
 def _counted(begin: Int64, owner: Int64, id: Int32) -> tuple[Int64, Int64, Int64]:
-    """Return how often features fire, but for those that a list has throughout: owner, id, count.
-
-    begin (int64 [S + 1]): of lists.
-    owner, id: of each firing.
-    """
+    """Return how often features fire, but those that a list has throughout: owner, id, count."""
     columns = int(id.max(initial=-1)) + 1
     pair, count = np.unique(owner * columns + id, return_counts=True)
     owner, feature = pair // max(columns, 1), pair % max(columns, 1)

@@ -185,10 +185,7 @@ def _behind(letters: UInt8, sign: int, begin: Int64) -> Int64:
 
 
 class _Named:
-    """What the templates here have in common: their names, and the arguments of `RuleTemplate`.
-
-    They may look at classes of words, as in ``class_rule_id:12_[1]~7_[1]``.
-    """
+    """What the templates here have in common: their names, and the arguments of `RuleTemplate`."""
 
     kind: ClassVar[str]
 

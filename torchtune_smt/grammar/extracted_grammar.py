@@ -26,6 +26,9 @@ COUNT_NAMES = [RULE_COUNT, UNIQUE_RULE]
 # Columns that `lexical_scores` writes.
 LEXICAL = slice(2, 4)
 NO_LINKS = np.empty((0, 2), np.int32)
+OF_RULES = (
+    "node_source source_begin source_symbols rule_source target_begin target_symbols point_begin"
+).split()
 
 
 class LeftOut(NamedTuple):
@@ -87,8 +90,6 @@ class ExtractedGrammar(Grammar):
         the one in most sentences that a rule occurs in. In how many it does is in
         ``rule_sentences`` (int32 [rules]), and ``identical`` (int32 [sentences]) is the first
         sentence pair of the same words as each.
-    rule_counts: two more features: ``LogRuleCount``, log10 of the rule's count, and ``UniqueRule``,
-        1 where it occurred in one sentence alone.
     """
 
     def __init__(
@@ -98,22 +99,18 @@ class ExtractedGrammar(Grammar):
         arrays: MutableMapping[str, NDArray[Any]],
         *,
         table_limit: int = 30,
-        rule_counts: bool = False,
     ) -> None:
         integer(1).check("table_limit", table_limit)
         self.source_words, self.target_words = source_words, target_words
-        self.dense_names = [*DENSE_NAMES, *(COUNT_NAMES if rule_counts else [])]
+        self.dense_names = list(DENSE_NAMES)
         self.table_limit = table_limit
         self.arrays = arrays
         self.trie = Trie(arrays["trie_symbol"], arrays["trie_child_begin"])
-        self.node_source = arrays["node_source"]
-        self.source_begin, self.source_symbols = arrays["source_begin"], arrays["source_symbols"]
-        self.target_begin, self.target_symbols = arrays["target_begin"], arrays["target_symbols"]
-        self.rule_source = arrays["rule_source"]
+        for name in OF_RULES:
+            setattr(self, name, arrays[name])
         self.counts = RuleCounts(*(arrays[f"counts_{name}"] for name in RuleCounts._fields))
         self.lexicon = Lexicon(*(arrays[f"lexicon_{name}"] for name in Lexicon._fields))
         self.source_rule_begin = self.counts.rule_begin
-        self.point_begin = arrays["point_begin"]
         self.points = np.stack([arrays["point"] // LINK, arrays["point"] % LINK], axis=1)
         # Phrases have one each.
         self.rule_alignment = arrays.get("rule_alignment")
@@ -121,11 +118,11 @@ class ExtractedGrammar(Grammar):
         # nothing.
         self._lexical = np.zeros((self.rule_source.size, 2))
         self._has_lexical = np.zeros(self.rule_source.size, np.bool_)
-        self._has_counts = rule_counts
+        self._has_counts = False
         self._identical: Int32 | None = None
 
     def with_rule_counts(self) -> Self:
-        """Return the grammar with features of how often its rules occurred."""
+        """Return the grammar with ``LogRuleCount``, log10 of a count, and ``UniqueRule``."""
         other = copy(self)
         other.dense_names, other._has_counts = [*DENSE_NAMES, *COUNT_NAMES], True
         return other

@@ -201,10 +201,8 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Vocabulary, Int64, Int32]:
-    """Return the vocabulary, its ids in the order of the strings, and the sentences as ids.
-
-    The order makes ties between rules independent of where in the bitext words come first.
-    """
+    """Return the vocabulary, its ids in the order of the strings, and the sentences as ids."""
+    # So ties between rules do not depend on where in the bitext words come first.
     words = Vocabulary(sorted({word for sentence in sentences for word in sentence}))
     begin = offsets([len(sentence) for sentence in sentences])
     return words, begin, words.lookup([word for sentence in sentences for word in sentence])
@@ -296,19 +294,13 @@ def _sum_rules(
 
 
 def _give_back() -> None:
-    """Give memory that is free back to the system: glibc keeps what is not at the end of its heap.
-
-    It was a quarter of all that extraction took.
-    """
+    """Give free memory back to the system, which glibc keeps: a quarter of what extraction took."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _numbered(parts: list[list[np.ndarray]]) -> tuple[Trie, Int32, Int32, Int64, Int32]:
-    """Return trie and numbers of sides as `ordered_trie`, and begins and symbols of them in order.
-
-    parts: of their lengths and symbols, which are freed.
-    """
+    """Return trie and numbers of sides as `ordered_trie`, and their begins and symbols in order."""
     length, symbols = _joined(parts[0]), _joined(parts[1])
     _give_back()
     trie, node_side, number, which = ordered_trie(length, symbols)

@@ -36,10 +36,11 @@ class FileGrammar(Grammar):
     given (int64 [rules]): where rule r stood among those given.
     """
 
+    table_limit = NO_LIMIT
+
     def __init__(self, source: Side, target: Side, dense_names: list[str], dense: Float64) -> None:
         self.source_words, self.target_words = source.words, target.words
         self.dense_names = list(dense_names)
-        self.table_limit = NO_LIMIT
 
         # The trie's nodes order the source sides.
         length, other = (np.diff(own.begin).astype(np.int32) for own in (source, target))
@@ -66,7 +67,7 @@ class FileGrammar(Grammar):
             )
         side = self.node_source[node]
         first, last = self.source_rule_begin[side], self.source_rule_begin[side + 1]
-        count = np.where(side < 0, 0, np.minimum(last - first, self.table_limit))
+        count = np.where(side < 0, 0, last - first)
         begin = offsets(count)
         rule = np.repeat(first - begin[:-1], count) + np.arange(begin[-1])
         return begin.astype(np.int32), rule, self.dense[rule]

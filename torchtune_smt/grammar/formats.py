@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from torchtune_smt.core.accepts import integer, one_of
+from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.archive import checksum, file_checksum
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
@@ -23,7 +23,7 @@ from torchtune_smt.core.textio import atomic_writer, check_utf8, read_packed, te
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import formats_kernels as kernels
 from torchtune_smt.grammar.base import RULE_COUNT, UNIQUE_RULE, Grammar
-from torchtune_smt.grammar.file_grammar import NO_LIMIT, FileGrammar, PhraseTable, Side, no_count
+from torchtune_smt.grammar.file_grammar import FileGrammar, PhraseTable, Side, no_count
 from torchtune_smt.grammar.formats_kernels import Table
 from torchtune_smt.grammar.reordering import ReorderingType, reordering_names
 from torchtune_smt.grammar.store import read_copy, write_copy
@@ -100,14 +100,12 @@ _PHRASES_AGAIN = (
 _REORDERING_AGAIN = (
     "`train-model.perl --first-step 7 --last-step 7` writes it; name it with model.reordering_table"
 )
-# What binary tables are called, and how to get text.
+# What binary tables are called, or have in their folders.
 _BINARY = {
     ".minphr": "a compact phrase table (processPhraseTableMin)",
     ".binphr.idx": "a binary phrase table (processPhraseTable)",
     ".minlexr": "a compact reordering table (processLexicalTableMin)",
     ".binlexr.idx": "a binary reordering table (processLexicalTable)",
-}
-_BINARY_FOLDERS = {
     "Misc.dat": "a binary phrase table (CreateOnDiskPt)",
     "probing_hash.dat": "a binary phrase table (CreateProbingPT)",
 }
@@ -117,7 +115,6 @@ def read_grammar(
     path: str | os.PathLike[str],
     format: Format | None = None,
     *,
-    table_limit: int | None = None,
     cache: bool = False,
     may_write: bool = True,
 ) -> FileGrammar:
@@ -136,13 +133,11 @@ def read_grammar(
     A rule that occurs again is dropped, counted and reported as a warning.
 
     format: told from the first line by default, where what looks like cdec's is taken for cdec's.
-    table_limit: use only the first so many rules of a source side; all by default.
     cache: read the binary copy ``<path>.cache`` if it belongs to this content, else write one (not
         if the folder is read-only), unless `may_write` is not set.
     """
     path = Path(path)
     one_of(*get_args(Format)).or_null().check("format", format)
-    integer(1).or_null().check("table_limit", table_limit)
     key, grammar = {"format": format}, None
     if cache:
         grammar = read_copy(path, key | {"source": file_checksum(path)})
@@ -163,7 +158,6 @@ def read_grammar(
         del rules
         if cache and may_write:
             write_copy(path, key | {"source": source}, grammar)
-    grammar.table_limit = NO_LIMIT if table_limit is None else table_limit
     _warn(path, grammar, "rules")
     return grammar
 
@@ -253,12 +247,6 @@ def write_grammar(path: str | os.PathLike[str], grammar: Grammar) -> None:
                 ]
                 fields = ["[X]", " ".join(source), " ".join(target), " ".join(features)]
                 file.write(" ||| ".join(fields) + "\n")
-
-
-def refusal(what: str) -> str:
-    """Return what to say of a binary table, and how to get its text."""
-    again = _REORDERING_AGAIN if "reordering" in what else _PHRASES_AGAIN
-    return f"is {what}, and the text that it was made from is read; {again}"
 
 
 def _warn(path: Path, grammar: FileGrammar, what: str) -> None:
@@ -509,13 +497,12 @@ def _read(
 
 def _texts_of(path: Path) -> Iterator[bytearray]:
     """Return the text of a table as `_texts`; refuse binary ones by what they are called."""
-    for suffix, what in _BINARY.items():
-        beside = path.with_name(path.name + suffix)
-        if path.name.endswith(suffix) or (not path.exists() and beside.exists()):
-            raise InputError(refusal(what), path=path)
-    for name, what in _BINARY_FOLDERS.items():
-        if (path / name).exists():
-            raise InputError(refusal(what), path=path)
+    for name, what in _BINARY.items():
+        beside = not path.exists() and path.with_name(path.name + name).exists()
+        if path.name.endswith(name) or beside or (path / name).exists():
+            again = _REORDERING_AGAIN if "reordering" in what else _PHRASES_AGAIN
+            message = f"is {what}, and the text that it was made from is read; {again}"
+            raise InputError(message, path=path)
     return _texts(path)
 
 

@@ -22,7 +22,7 @@ from torchtune_smt.grammar import extracted_kernels as kernels
 from torchtune_smt.grammar.base import Trie
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar, ExtractedPhrases
 from torchtune_smt.grammar.extraction_kernels import LINK
-from torchtune_smt.grammar.file_grammar import NO_LIMIT, FileGrammar
+from torchtune_smt.grammar.file_grammar import FileGrammar
 from torchtune_smt.grammar.reordering import ReorderingType
 
 ARCHIVE: Final = Archive("grammar", 2, REBUILD)
@@ -46,13 +46,11 @@ def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str
     return ARCHIVE.write(path, content, arrays)
 
 
-def load_grammar(
-    path: str | os.PathLike[str], *, table_limit: int | None = None, expected: str | None = None
-) -> ExtractedGrammar:
+def load_grammar(path: str | os.PathLike[str], *, expected: str | None = None) -> ExtractedGrammar:
     """Map a grammar that `save_grammar` wrote into memory.
 
-    `table_limit` takes the place of the stored one. Raises InputError: the file is missing,
-    damaged, no grammar, or has another checksum than the `expected` one.
+    Raises InputError: the file is missing, damaged, no grammar, or has another checksum than the
+    `expected` one.
     """
     stored = ARCHIVE.read(path)
     if expected not in (None, stored.checksum):
@@ -72,8 +70,6 @@ def load_grammar(
             kind = ReorderingType.parse(reordering)
             grammar = ExtractedPhrases(*content, reordering=kind, table_limit=limit)
         stored.accept()
-    if table_limit is not None:
-        grammar.table_limit = table_limit
     return grammar
 
 
@@ -98,7 +94,7 @@ def write_copy(path: Path, key: Mapping[str, Any], grammar: FileGrammar) -> None
 def read_copy(path: Path, key: Mapping[str, Any]) -> FileGrammar | None:
     """Return the grammar of the binary copy of a text, None where it is not of use.
 
-    See `Archive.read_copy`. The grammar has no table limit, and its rules the order of the text.
+    See `Archive.read_copy`. Its rules have the order of the text.
     """
 
     def made(copy: Stored) -> FileGrammar:
@@ -120,7 +116,6 @@ def read_copy(path: Path, key: Mapping[str, Any]) -> FileGrammar | None:
         grammar.trie = Trie(*(arrays[f"trie_{name}"] for name in Trie._fields))
         grammar.dense_names, grammar.n_duplicates = said["names"], said["again"]
         grammar.feature_places = {name: (path, line) for name, line in said["lines"].items()}
-        grammar.table_limit = NO_LIMIT
         return grammar
 
     return COPY.read_copy(path, key, made)
@@ -133,11 +128,7 @@ Limits = tuple[str, tuple[int, ...], Any]
 def _check(
     arrays: Mapping[str, NDArray[Any]], source_words: int, target_words: int, phrases: bool
 ) -> None:
-    """Raise ValueError or KeyError unless kernels can work on the arrays of a grammar.
-
-    One pass finds every offset and id that leads out of an array, and every rule whose sides do
-    not belong together. What is counted is not looked at.
-    """
+    """Raise ValueError or KeyError unless kernels can work on a grammar, whatever its counts."""
     rules = arrays["rule_source"].size
     sources, targets = arrays["counts_source_low"].size, arrays["counts_target_low"].size
     entries, sentences = arrays["lexicon_target"].size, arrays["own_begin"].size - 1
@@ -193,10 +184,7 @@ def _check_rules(
     target_words: int,
     more: Mapping[str, Limits],
 ) -> None:
-    """Raise ValueError or KeyError unless arrays are those of a `Grammar`, and `more`.
-
-    `rule_begin` is the one that says where the rules of a source side begin.
-    """
+    """Raise ValueError or KeyError unless arrays are those of a `Grammar`, and `more`."""
     nodes, rules = arrays["trie_symbol"].size, arrays["rule_source"].size
     sources = arrays["source_begin"].size - 1
     known: dict[str, Limits] = {

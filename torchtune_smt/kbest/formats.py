@@ -472,10 +472,7 @@ class ListAssembler:
         return lists
 
     def _in_order(self, lists: KBestLists) -> Int64:
-        """Return the lines without those that have a wrong number of the sentence.
-
-        Nothing is wrong with lists that are whole, each in one piece, in whatever order.
-        """
+        """Return the lines of whole lists, in any order, or without wrong numbers of sentences."""
         numbers = np.repeat(lists.index, np.diff(lists.begin))
         pieces, _ = runs(numbers)
         gaps = int(pieces.max()) + 1 - pieces.size
@@ -543,10 +540,7 @@ class ListAssembler:
         return InputError(message, path=self._path, line=line)
 
     def _blank_invalid(self, start: int) -> list[int]:
-        """Overwrite lines that are not UTF-8 with blanks; return which ones of the piece.
-
-        The number of the sentence stays.
-        """
+        """Overwrite lines that are not UTF-8, but for the number, with blanks; return which."""
         data = self._text[start:].tobytes()
         broken: list[int] = []
         for slot, line in enumerate([] if _is_utf8(data) else data.split(b"\n")[:-1]):

@@ -120,10 +120,7 @@ def read_tuning_files(
 
 
 def _read_blocks(path: Path, kind: str) -> tuple[bytearray, list[_Block]]:
-    """Return the lines of a file without heads and feet, and its blocks.
-
-    Raises InputError: heads, feet and lines do not fit together.
-    """
+    """Return the lines of a file without heads and feet, and its blocks."""
     wrong = (
         f"is not {kind.lower()}.dat as Moses's extractor writes it, as text and whole: "
         f"`{kind}_TXT_BEGIN_0 sentence lines values names`, so many lines, `{kind}_TXT_END_0`; "

@@ -367,10 +367,7 @@ def _side_by_side(files: Sequence[Path]) -> Iterator[_Row]:
 def _values(
     rows: Iterable[_Row], files: Mapping[str, Path], made: Callable[[str, str, str], Any]
 ) -> Iterator[tuple[str, dict[str, Any], Path, int, str]]:
-    """Yield the key of each row, its values by the names of files, and where what is wrong.
-
-    made: makes a value of a key, the name of a file, and a text, or raises ValueError.
-    """
+    """Yield the key of each row, its values by the names of files, and where what is wrong."""
     for key, found, wrong in rows:
         values: dict[str, Any] = {}
         at, line, error = wrong or (next(iter(files.values())), 0, "")
@@ -432,10 +429,7 @@ def _write_espnet(path: Path, lists: KBestLists) -> dict[str, list[str]]:
 
 
 def _kaldi_files(path: Path) -> dict[str, Path]:
-    """Return the files of a folder of Kaldi's, by feature; that of hypotheses, "", is first.
-
-    There are none where hypotheses or costs are missing.
-    """
+    """Return the files of a folder of Kaldi's by feature, if it has all; hypotheses, "", first."""
     text = next((path / name for name in _KALDI_TEXT if (path / name).is_file()), None)
     if text is None:
         return {}
@@ -498,10 +492,7 @@ def _write_kaldi(path: Path, lists: KBestLists) -> dict[str, list[str]]:
 
 
 def _read_fairseq(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
-    """Yield the entries of fairseq's generate: H and, where it follows, D for the text.
-
-    Scores are in base 2, and become natural logarithms.
-    """
+    """Yield the entries of fairseq's generate: H and, where it follows, D for the text."""
     open_entry: Entry | None = None
     for line, text, fault in _numbered(path):
         match = _FAIRSEQ.match(text)
@@ -525,6 +516,7 @@ def _read_fairseq(path: Path, sizes: Sizes = None) -> Iterator[Entry]:
         try:
             if fault or len(fields) != 3:
                 raise ValueError(fault or "is no `H-number score tokens`, with tabs between")
+            # They are in base 2.
             score = _number_in(fields[1]) * math.log(2)
             open_entry = Entry(id, fields[2], {}, score, path, line)
         except ValueError as error:

@@ -37,23 +37,18 @@ class WordClasses(NamedTuple):
         return cls(read_classes(source), read_classes(target), digest)
 
 
-def word_classes(
-    sentences: Sequence[Sequence[str]], count: int, rounds: int = _ROUNDS
-) -> dict[str, str]:
+def word_classes(sentences: Sequence[Sequence[str]], count: int) -> dict[str, str]:
     """Return classes that make a class bigram model of a text probable: of each word its number.
 
     That is the exchange algorithm of Martin, Liermann and Ney (1998), "Algorithms for bigram and
     trigram word clustering". Words move in the order of their frequency (of equally frequent ones
     the first of the text first), each to the class under which the text is most probable (of equal
     ones to that of the lowest number), and begin in class i % `count` as the i-th of them. The ends
-    of sentences are a class of their own, which does not count.
+    of sentences are a class of their own, which does not count. All words move 30 times at most.
 
-    rounds: all words move so often at most; fewer times, when none does any more.
-
-    Raises ValueError: `count` or `rounds` is below 1.
+    Raises ValueError: `count` is below 1.
     """
     integer(1).check("count", count)
-    integer(1).check("rounds", rounds)
     words = Vocabulary([_END])
     # Each end stands once between two sentences: it has as many words behind it as before it.
     ids = words.intern([word for sentence in sentences for word in (_END, *sentence)]).astype(int)
@@ -67,7 +62,7 @@ def word_classes(
     by_second = np.argsort(second, kind="stable")
     begin, left_begin = (offsets(np.bincount(word, minlength=size)) for word in (first, second))
     left = left_begin, first[by_second], number[by_second]
-    exchange(order, often, begin, second, number, *left, group, count, rounds)
+    exchange(order, often, begin, second, number, *left, group, count, _ROUNDS)
     return dict(zip(words.names(range(1, size)), map(str, group[1:].tolist()), strict=True))
 
 

@@ -171,11 +171,7 @@ def _count(tokens: Int64, offset: Int64, n_words: int, order: int) -> list[_Orde
 
 
 def _adjusted_counts(orders: list[_Order], n: int) -> Int64:
-    """Return the adjusted counts of order n: how many different words stand to the left.
-
-    The highest order and n-grams that begin with ``<s>`` keep their frequencies; ``<s>`` itself
-    is never predicted, and has count 0.
-    """
+    """Return the adjusted counts of order n: how many different words stand to the left."""
     now = orders[n - 1]
     counts = now.frequency.copy()
     if n < len(orders):

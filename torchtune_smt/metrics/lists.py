@@ -18,20 +18,13 @@ from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.rerank import best_first
-from torchtune_smt.metrics.base import (
-    CorpusMetric,
-    Judge,
-    Metric,
-    References,
-    check_shape,
-    gains_of,
-    is_of_bleu,
-    measure_of,
-)
+from torchtune_smt.metrics import base
 from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences
 
 
-def measured(lists: KBestLists, references: References, metric: Metric | None = None) -> KBestLists:
+def measured(
+    lists: KBestLists, references: base.References, metric: base.Metric | None = None
+) -> KBestLists:
     """Return lists with the gain of each hypothesis, and statistics of the metric.
 
     `Mert` and `KBestMira` tune what these are of a corpus: BLEU for metrics of its family, an
@@ -50,14 +43,14 @@ def measured(lists: KBestLists, references: References, metric: Metric | None = 
     metric = metric or BleuPlusOne()
     last = int(lists.index.max(initial=-1)) + 1
     # Lists may be of a part of the sentences.
-    check_shape(references, last if last <= len(lists) else max(last, len(references)))
-    if is_of_bleu(metric):
+    base.check_shape(references, last if last <= len(lists) else max(last, len(references)))
+    if base.is_of_bleu(metric):
         lists = BleuReferences(references, words).with_statistics(lists)
-    return Judge(metric.bind(references, words), measure_of(metric)).judged(lists)
+    return base.Judge(metric.bind(references, words), base.measure_of(metric)).judged(lists)
 
 
 def minimum_risk(
-    lists: KBestLists, metric: Metric, scale: float = 1.0, k: int | None = None
+    lists: KBestLists, metric: base.Metric, scale: float = 1.0, k: int | None = None
 ) -> KBestLists:
     """Return lists with the largest expected gain first; their scores are the expected gains.
 
@@ -88,13 +81,13 @@ def minimum_risk(
     return best_first(lists, np.concatenate(gains), k)
 
 
-def _expected_gains(kbest: KBest, metric: Metric, scale: float) -> Float64:
+def _expected_gains(kbest: KBest, metric: base.Metric, scale: float) -> Float64:
     """Return the expected gain (float64 [n]) of each hypothesis of a list with words and scores."""
     assert kbest.words is not None and kbest.score is not None
     expected = np.zeros(len(kbest))
     strings = [kbest.words.names(kbest.hypothesis(h)) for h in range(len(kbest))]
     # Metrics of errors know what is wrong with any word where there should be none.
-    wordless = isinstance(metric, CorpusMetric)
+    wordless = isinstance(metric, base.CorpusMetric)
     references = [h for h, words in enumerate(strings) if words or wordless]
     if not references:
         return expected
@@ -104,7 +97,7 @@ def _expected_gains(kbest: KBest, metric: Metric, scale: float) -> Float64:
     # What is known of gains and matches is about other references.
     kbest = replace(kbest, gain=None, statistics=None)
     for j, h in enumerate(references):
-        expected += share[h] * gains_of(bound, replace(kbest, index=j))
+        expected += share[h] * base.gains_of(bound, replace(kbest, index=j))
     return expected
 
 
@@ -141,7 +134,7 @@ class ExternalScores(Checked):
         self._bound: BoundExternalScores | None = None
         self.name = Path(path).name.partition(".")[0]
 
-    def bind(self, references: References, words: Vocabulary) -> BoundExternalScores:
+    def bind(self, references: base.References, words: Vocabulary) -> BoundExternalScores:
         """Look the words up once; of the references only their number counts.
 
         Raises InputError: the file scores a sentence that is not there.

@@ -21,14 +21,7 @@ from torchtune_smt.core.leftovers import restored
 from torchtune_smt.core.textio import atomic_folder, read_bytes
 from torchtune_smt.core.weights_io import Part, digest_of
 from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.grammar.alignment import (
-    ALIGNERS,
-    Aligner,
-    Alignment,
-    align,
-    read_alignments,
-    write_alignments,
-)
+from torchtune_smt.grammar import alignment
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extraction import extract_grammar, extract_phrases
 from torchtune_smt.grammar.reordering import ReorderingType
@@ -37,23 +30,8 @@ from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.classes import word_classes, write_classes
 from torchtune_smt.lm.estimate import check_fallback, estimate
 from torchtune_smt.lm.folds import build_folds
+from torchtune_smt.models import folder as layout
 from torchtune_smt.models.base import Model, ModelSource
-from torchtune_smt.models.folder import (
-    ALIGNER_SETTINGS,
-    ALIGNMENT,
-    ARCHIVE,
-    CLASSES,
-    FOLDS,
-    FOLDS_SETTINGS,
-    GRAMMAR,
-    LANGUAGE_MODEL,
-    MANIFEST,
-    check_replaceable,
-    file_checksums,
-    load_model,
-    part_digests,
-    take_over,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +59,7 @@ class BuiltModel(Checked, ModelSource):
 
     accepts = accepting(
         classes=integer(1).or_null(),
-        aligner=one_of(*ALIGNERS),
+        aligner=one_of(*alignment.ALIGNERS),
         iterations=integer(1),
         max_phrase_length=integer(1, 100),
         table_limit=integer(1),
@@ -92,7 +70,7 @@ class BuiltModel(Checked, ModelSource):
     from_bitext: ClassVar[bool] = True
 
     folder: str
-    aligner: Aligner = "eflomal"
+    aligner: alignment.Aligner = "eflomal"
     iterations: int = 5
     alignment_file: str | None = None
     max_phrase_length: int = 10
@@ -114,7 +92,7 @@ class BuiltModel(Checked, ModelSource):
         """Return the options of the aligner if the alignment is given."""
         if self.alignment_file is None:
             return {}
-        return dict.fromkeys(ALIGNER_SETTINGS, "model.alignment_file has the alignment")
+        return dict.fromkeys(layout.ALIGNER_SETTINGS, "model.alignment_file has the alignment")
 
     def check_training(self, folds: bool) -> None:
         """Raise InputError if there are no folds, and they are wanted."""
@@ -142,7 +120,7 @@ class BuiltModel(Checked, ModelSource):
         if reason is not None:
             report(f"building the model in {self.folder}: {reason}")
             self.build(corpus or bitext(), lambda step: report(f"  {step}"), folds=folds)
-        model = load_model(self.folder, folds=folds, may_write=may_write)
+        model = layout.load_model(self.folder, folds=folds, may_write=may_write)
         if self.leave_out == "sentence":
             return model
         assert isinstance(model.grammar, ExtractedGrammar)
@@ -159,27 +137,27 @@ class BuiltModel(Checked, ModelSource):
         folds: whether cross-fitted language models are wanted, as for tuning on the bitext.
         """
         folder = Path(self.folder)
-        check_replaceable(folder)
+        layout.check_replaceable(folder)
         # Again at the end: somebody may have put something there while the model was built.
-        with atomic_folder(folder, lambda: check_replaceable(folder)) as beside:
+        with atomic_folder(folder, lambda: layout.check_replaceable(folder)) as beside:
             self._write(beside, bitext, report, folds)
 
     def is_there(self) -> bool:
         """Return whether the folder holds a model, this one or another."""
-        return (restored(Path(self.folder), MANIFEST) / MANIFEST).is_file()
+        return (restored(Path(self.folder), layout.MANIFEST) / layout.MANIFEST).is_file()
 
     def why_not_built(self, bitext: Corpus | None, *, folds: bool = True) -> str | None:
         """Return why the folder is not the model of this bitext and these options, None if it is.
 
         Without a bitext, the options alone are compared: the model may have moved from its text.
         """
-        path = restored(Path(self.folder), MANIFEST) / MANIFEST
+        path = restored(Path(self.folder), layout.MANIFEST) / layout.MANIFEST
         if not self.is_there():
             return "there is no whole model"
         try:
-            manifest = ARCHIVE.read_json(path)
+            manifest = layout.ARCHIVE.read_json(path)
             built, parts = dict(manifest["settings"]), {**manifest["parts"]}
-            parts.pop(ALIGNMENT, None)
+            parts.pop(layout.ALIGNMENT, None)
             made_from = {what: manifest[what] for what in ("bitext", "alignment")}
         except OtherVersionError:
             return "it was built by another version of this package"
@@ -191,7 +169,7 @@ class BuiltModel(Checked, ModelSource):
             # Those that are there do no harm.
             built["classes"] = None
         for name, value in json.loads(json.dumps(self._settings())).items():
-            if built.get(name) != value and (folds or name not in FOLDS_SETTINGS):
+            if built.get(name) != value and (folds or name not in layout.FOLDS_SETTINGS):
                 return f"it was built with {name}={built.get(name)}, not {value}"
         if bitext is not None:
             for what, own in ("bitext", _digest(bitext)), ("alignment", self._alignment_digest()):
@@ -199,7 +177,7 @@ class BuiltModel(Checked, ModelSource):
                     return f"it was built from another {what}"
         if missing := [part for part in parts if not (path.parent / part).exists()]:
             return f"{missing[0]} is missing"
-        if folds and FOLDS not in parts:
+        if folds and layout.FOLDS not in parts:
             return "it has no cross-fitted language models yet"
         return None
 
@@ -218,21 +196,25 @@ class BuiltModel(Checked, ModelSource):
     ) -> None:
         """Write all parts of the model to a folder."""
         sources, targets = bitext.source, bitext.targets
-        alignments: list[Alignment] = []
+        alignments: list[alignment.Alignment] = []
 
         def write_alignment() -> tuple[str, str]:
             nonlocal alignments
             if self.alignment_file is None:
-                alignments = align(sources, targets, model=self.aligner, iterations=self.iterations)
+                alignments = alignment.align(
+                    sources, targets, model=self.aligner, iterations=self.iterations
+                )
             else:
-                alignments = read_alignments(
+                alignments = alignment.read_alignments(
                     self.alignment_file, sources, targets, bitext.lines, bitext.total
                 )
-            write_alignments(folder / ALIGNMENT, alignments)
-            return file_checksum(folder / ALIGNMENT), f"aligned {len(sources):,} sentence pairs"
+            alignment.write_alignments(folder / layout.ALIGNMENT, alignments)
+            return file_checksum(
+                folder / layout.ALIGNMENT
+            ), f"aligned {len(sources):,} sentence pairs"
 
         def write_grammar() -> tuple[str, str]:
-            links = alignments or read_alignments(folder / ALIGNMENT)
+            links = alignments or alignment.read_alignments(folder / layout.ALIGNMENT)
             extract: Callable[..., ExtractedGrammar]
             extract = extract_phrases if self.phrases else extract_grammar
             # With the options of the same names.
@@ -241,19 +223,21 @@ class BuiltModel(Checked, ModelSource):
             with tempfile.TemporaryDirectory(dir=folder) as place:
                 arrays = ArraysOnDisk(Path(place))
                 grammar = extract(sources, targets, links, arrays=arrays, **options)
-                return save_grammar(folder / GRAMMAR, grammar), f"extracted {len(grammar):,} rules"
+                return save_grammar(
+                    folder / layout.GRAMMAR, grammar
+                ), f"extracted {len(grammar):,} rules"
 
         def write_language_model() -> tuple[str, str]:
-            path, ngrams = folder / LANGUAGE_MODEL, estimate(targets, *language_model)
+            path, ngrams = folder / layout.LANGUAGE_MODEL, estimate(targets, *language_model)
             write_arpa(path, ngrams)
             return file_checksum(path), f"estimated a language model of order {self.order}"
 
         def write_folds() -> tuple[str, str]:
             numbers = None
             if self.leave_out == "identical":
-                grammar = load_grammar(folder / GRAMMAR).leaving_out_identical()
+                grammar = load_grammar(folder / layout.GRAMMAR).leaving_out_identical()
                 numbers = [grammar.left_out_first(i) for i in range(len(targets))]
-            path, settings = folder / FOLDS, (self.folds, *language_model)
+            path, settings = folder / layout.FOLDS, (self.folds, *language_model)
             checksum = build_folds(path, targets, *settings, numbers=numbers)
             return checksum, f"estimated {self.folds} cross-fitted language models"
 
@@ -264,36 +248,36 @@ class BuiltModel(Checked, ModelSource):
 
         language_model = self.order, self.discount_fallback
         made_from = {
-            "version": ARCHIVE.version,
+            "version": layout.ARCHIVE.version,
             "settings": self._settings(),
             "bitext": _digest(bitext),
             "alignment": self._alignment_digest(),
         }
-        digests = part_digests(made_from)
+        digests = layout.part_digests(made_from)
         steps = [
-            (ALIGNMENT, "aligning", write_alignment),
-            (GRAMMAR, "extracting", write_grammar),
-            (LANGUAGE_MODEL, "estimating a language model", write_language_model),
+            (layout.ALIGNMENT, "aligning", write_alignment),
+            (layout.GRAMMAR, "extracting", write_grammar),
+            (layout.LANGUAGE_MODEL, "estimating a language model", write_language_model),
         ]
         if self.classes is not None:
-            for part, text in zip(CLASSES, (sources, targets), strict=True):
+            for part, text in zip(layout.CLASSES, (sources, targets), strict=True):
                 of_side = partial(write_classes_of, part, text)
                 steps.append((part, "finding classes of words", of_side))
         if folds and self.folds:
-            steps.append((FOLDS, "estimating cross-fitted language models", write_folds))
+            steps.append((layout.FOLDS, "estimating cross-fitted language models", write_folds))
         parts: dict[str, str] = {}
         for part, doing, write in steps:
             before = time.perf_counter()
             if len(sources) >= _LARGE:
                 logger.info("  %s ...", doing)
-            taken = take_over(part, digests[part], Path(self.folder), folder)
+            taken = layout.take_over(part, digests[part], Path(self.folder), folder)
             if taken is None:
                 parts[part], said = write()
             else:
                 parts[part], said = taken[1], f"shared {part} with {taken[0]}"
             report(f"{said} ({time.perf_counter() - before:.1f} s)")
-        content = made_from | {"parts": parts, "files": file_checksums(folder, parts)}
-        ARCHIVE.write_json(folder / MANIFEST, content)
+        content = made_from | {"parts": parts, "files": layout.file_checksums(folder, parts)}
+        layout.ARCHIVE.write_json(folder / layout.MANIFEST, content)
 
 
 def _digest(bitext: Corpus) -> str:

@@ -90,7 +90,7 @@ class MosesModel(ModelSource):
         self, bitext: Callable[[], Corpus], *, may_write: bool = True, **options: Any
     ) -> Model:
         """Read the files."""
-        ini = self._read_ini()
+        ini = read_moses_ini(self.ini)
         phrases = self._file(ini, ini.phrases, self.phrase_table)
         arpa = self._file(ini, ini.language_model, self.language_model)
         reordering, settings, name = None, dict[str, str](), ""
@@ -128,7 +128,7 @@ class MosesModel(ModelSource):
 
         Moses's penalties are the decoder's in any case, so it has those that have got a weight.
         """
-        ini = self._read_ini()
+        ini = read_moses_ini(self.ini)
         values = weights.read(None, np.arange(len(weights.features)))
         active = np.flatnonzero(values)
         tuned = dict(zip(weights.features.names(active), values[active].tolist(), strict=True))
@@ -142,9 +142,6 @@ class MosesModel(ModelSource):
             return f"no {INI} is written: the model's own is in this folder"
         write_moses_ini(folder / INI, ini, tuned)
         return None
-
-    def _read_ini(self) -> MosesIni:
-        return read_moses_ini(self.ini, binary=self.phrase_table is not None)
 
     def _file(self, ini: MosesIni, feature: Feature, given: str | None) -> Path:
         """Return the file of a feature, or the one given in its place."""

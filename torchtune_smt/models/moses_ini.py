@@ -19,7 +19,6 @@ from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
-from torchtune_smt.grammar.formats import refusal
 from torchtune_smt.grammar.reordering import ReorderingType
 
 # Features of one value that the decoder has itself, and those of a model's parts.
@@ -27,13 +26,9 @@ _PENALTIES: Final = ("UnknownWordPenalty", "WordPenalty", "PhrasePenalty", "Dist
 PENALTIES: Final = {f"{kind}0_0": kind for kind in _PENALTIES}
 """Moses's own features, which need no file, by the names that the decoder has for them."""
 _LANGUAGE_MODELS: Final = ("KENLM", "SRILM", "IRSTLM", "RANDLM")
-_BINARY: Final = {
-    "PhraseDictionaryCompact": "a compact phrase table (processPhraseTableMin)",
-    "PhraseDictionaryBinary": "a binary phrase table (processPhraseTable)",
-    "PhraseDictionaryOnDisk": "a binary phrase table (CreateOnDiskPt)",
-    "ProbingPT": "a binary phrase table (CreateProbingPT)",
-}
-_PHRASES: Final = ("PhraseDictionaryMemory", *_BINARY)
+# Binary ones are told by their files, as there may be text in their place.
+_BINARY: Final = ("Compact", "Binary", "OnDisk")
+_PHRASES: Final = (*(f"PhraseDictionary{kind}" for kind in ("Memory", *_BINARY)), "ProbingPT")
 _REORDERING: Final = "LexicalReordering"
 _SUPPORTED: Final = (*_PENALTIES, *_LANGUAGE_MODELS, *_PHRASES, _REORDERING)
 _LIMITS: Final = {
@@ -64,7 +59,7 @@ class Feature:
     line: int
 
 
-def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> MosesIni:
+def read_moses_ini(path: str | os.PathLike[str]) -> MosesIni:
     """Read the ``moses.ini`` of a phrase-based model.
 
     Read are ``[feature]`` (one phrase table, one language model, lexicalised reordering or none,
@@ -73,11 +68,8 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
     weights alone, of any model, are read by `read_any_weights`.
 
     Raises InputError: the file is bad, or names what is not supported.
-
-    binary: whether the phrase table may be a binary one, as where its text is given by another
-        option.
     """
-    return MosesIni(Path(path), binary)
+    return MosesIni(Path(path))
 
 
 def read_any_weights(
@@ -259,8 +251,6 @@ class Sections:
 class MosesIni(Sections):
     """A configuration file of Moses's phrase-based decoder.
 
-    binary: see `read_moses_ini`.
-
     As attributes:
     phrases, language_model, reordering: the features; there may be no reordering.
     limits: what it says of ``distortion_limit``, ``pop_limit``, ``stack_size`` and ``table_limit``.
@@ -268,14 +258,11 @@ class MosesIni(Sections):
         as the decoder calls the features: the language model is always ``LM0``.
     """
 
-    def __init__(self, path: Path, binary: bool) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__(path, _READ)
         features = self.features(strict=True)
         for place, feature in enumerate(features):
             self._check(feature, features[:place])
-            if feature.kind in _BINARY and not binary:
-                what = f"{feature.kind} {refusal(_BINARY[feature.kind])}"
-                raise self.error(f"PhraseDictionaryMemory is needed: {what}", feature.line)
         self.phrases = self._only(features, _PHRASES, "phrase table")
         self.language_model = self._only(features, _LANGUAGE_MODELS, "language model")
         self.reordering = None

@@ -13,15 +13,7 @@ import numpy as np
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights_io import read_weights
-from torchtune_smt.models.moses_ini import (
-    LANGUAGE_MODEL,
-    PENALTIES,
-    MosesIni,
-    Sections,
-    header,
-    names_in_lists,
-    numbered,
-)
+from torchtune_smt.models import moses_ini
 
 INI: Final = "moses.ini"
 """What the file is called in a run's folder."""
@@ -31,7 +23,7 @@ SPARSE_WEIGHTS: Final = "moses.sparse.txt"
 
 def write_moses_ini(
     path: str | os.PathLike[str],
-    ini: MosesIni,
+    ini: moses_ini.MosesIni,
     weights: Mapping[str, float],
     weight_file: str | None = None,
 ) -> None:
@@ -48,15 +40,17 @@ def write_moses_ini(
     for name in ini.weights:
         label = name.rpartition("_")[0]
         widths[label] = widths.get(label, 0) + 1
-    added = [n for n in PENALTIES if n not in ini.weights and weights.get(n, 0.0) != 0.0]
+    added = [n for n in moses_ini.PENALTIES if n not in ini.weights and weights.get(n, 0.0) != 0.0]
     widths |= {name.removesuffix("_0"): 1 for name in added}
-    renamed = {LANGUAGE_MODEL: ini.language_model.name}
+    renamed = {moses_ini.LANGUAGE_MODEL: ini.language_model.name}
     values: dict[str, list[float]] = {}
     for label, width in widths.items():
         own = renamed.get(label, label)
-        names = zip(numbered(label, width), names_in_lists(own, width), strict=True)
+        names = zip(
+            moses_ini.numbered(label, width), moses_ini.names_in_lists(own, width), strict=True
+        )
         values[own] = [weights.get(name, weights.get(listed, 0.0)) for name, listed in names]
-    _write_like(path, ini.path, values, weight_file, [PENALTIES[name] for name in added])
+    _write_like(path, ini.path, values, weight_file, [moses_ini.PENALTIES[name] for name in added])
 
 
 def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
@@ -70,13 +64,13 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
     """
     if (folder / INI).exists() and (folder / INI).samefile(ini):
         return f"no {INI} is written: the one that tuning began with is in this folder"
-    sections = Sections(ini)
+    sections = moses_ini.Sections(ini)
     values = weights.read(None, np.arange(len(weights.features))).tolist()
     tuned = dict(zip(weights.features.names(range(len(values))), values, strict=True))
     dense = set(weights.features.names(range(weights.n_dense)))
     in_lines: dict[str, list[float]] = {}
     for label, (before, _) in sections.weight_lines().items():
-        names = names_in_lists(label, len(before))
+        names = moses_ini.names_in_lists(label, len(before))
         in_lines[label] = [tuned.pop(n, w) for n, w in zip(names, before, strict=True)]
     lost = sorted(name for name in dense.intersection(tuned) if tuned[name] != 0.0)
     if lost:
@@ -99,7 +93,7 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
 
 def files_of_ini(ini: Path) -> list[Path]:
     """Return a ``moses.ini`` and the file of sparse weights that it names, if it names one."""
-    file = Sections(ini).weight_file
+    file = moses_ini.Sections(ini).weight_file
     return [ini] if file is None else [ini, file]
 
 
@@ -115,7 +109,7 @@ def _write_like(
     moved = Path(path).resolve().parent != ini.resolve().parent
     with atomic_writer(path) as file:
         for line in read_lines(ini):
-            begun = header(line)
+            begun = moses_ini.header(line)
             section = section if begun is None else begun
             if section not in ("weight", "weight-file"):
                 file.write((_with_absolute_path(line, ini) if moved else line) + "\n")
