@@ -2,6 +2,7 @@
 
 import random
 import re
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -148,6 +149,16 @@ def test_sets_that_share_sentences(sets):
         references=dev.references[:part] + test.references[part:],
     )
     assert corpus_suspicions({**sets, "test": mixed}) == []
+
+
+def test_of_a_large_text_only_shared_pairs_are_held():
+    words = [[f"w{i}"] for i in range(20_000)]
+    train = Corpus(words, [[line] for line in words], list(range(1, len(words) + 1)))
+    dev = Corpus(words[:9], train.references[:9], train.lines[:9])
+    tracemalloc.start()
+    assert "9 of 9" in corpus_suspicions({"train": train, "dev": dev}, (set(), set()))[0]
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def hypotheses(corpus):

@@ -289,13 +289,13 @@ def _copied(sets: Mapping[str, Corpus]) -> list[str]:
     """Look for sentences with their translations that are in two sets."""
     found = []
     small = [name for name in ("dev", "test") if name in sets]
-    pairs = {name: set().union(*_rows(sets[name])) for name in small}
+    pairs = {name: {pair for row in _rows(sets[name]) for pair in row} for name in small}
     for name, other in [*((name, "train") for name in small), ("test", "dev")]:
         if name not in pairs or other not in sets:
             continue
         trained = other == "train"
         # Of a large text only what is asked for is kept.
-        known = set().union(*(row & pairs[name] for row in _rows(sets[other])))
+        known = {pair for row in _rows(sets[other]) for pair in row & pairs[name]}
         count = sum(not known.isdisjoint(row) for row in _rows(sets[name]))
         size = len(sets[name])
         if 2 * count > (size if trained else min(size, len(sets[other]))):

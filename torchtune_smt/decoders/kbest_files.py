@@ -62,8 +62,8 @@ def choose_features(
     found = {DENSE} if dense else set()
     named = set(wanted) - {DENSE}
     sparse = features.names(np.flatnonzero(~is_dense))
-    templates = templates_of(sparse)
-    common = dict(zip(sparse, templates, strict=True))
+    # It takes long to tell the templates of millions of names.
+    common = dict(zip(sparse, templates_of(sparse), strict=True)) if named else {}
     for id, name in enumerate(features.names(range(len(features))) if named else ()):
         label = _NUMBERED.fullmatch(name)
         reasons = named & {name, common.get(name) or (label[1] if label else name)}
@@ -73,7 +73,7 @@ def choose_features(
         raise InputError(
             f"has no feature {lacking[0]!r}, and no template or label of that name; there are the "
             f"dense features {_some(dense)}, and sparse ones of the templates "
-            + _some([name for name, _ in Counter(templates).most_common()]),
+            + _some([name for name, _ in Counter(templates_of(sparse)).most_common()]),
             path=path,
         )
     return chosen
