@@ -31,7 +31,6 @@ from torchtune_smt.evaluation.features import (
 )
 from torchtune_smt.evaluation.tables import Table
 from torchtune_smt.evaluation.translations import (
-    Segment,
     SentenceScores,
     align,
     extremes,
@@ -297,9 +296,9 @@ def longest_common_subsequence(first, second):
 @given(SENTENCES, SENTENCES)
 def test_segments_have_the_same_words_in_another_order(first, second):
     found = segments(first, second)
-    for segment in found:
-        assert Counter(segment.first) == Counter(segment.second)
-        assert segment.first != segment.second
+    for ours, theirs in found:
+        assert Counter(ours) == Counter(theirs)
+        assert ours != theirs
     for side, sentence in enumerate((first, second)):
         assert within([word for segment in found for word in segment[side]], sentence)
     shared = (Counter(first) & Counter(second)).total()
@@ -317,10 +316,10 @@ def test_segments_are_the_shortest(order):
             group |= dict.fromkeys(together, together)
     parts = {frozenset(one) for one in group.values() if len(one) > 1}
     found = segments(words, order)
-    assert {frozenset(segment.first) for segment in found} == parts
-    for segment in found:
-        assert segment.first == [word for word in words if word in segment.first]
-        assert segment.second == [word for word in order if word in segment.first]
+    assert {frozenset(ours) for ours, _ in found} == parts
+    for ours, theirs in found:
+        assert ours == [word for word in words if word in ours]
+        assert theirs == [word for word in order if word in ours]
 
 
 @given(SENTENCES, st.randoms(use_true_random=False), st.lists(SENTENCES, max_size=2))
@@ -333,7 +332,7 @@ def test_order_of_any_reference(first, random, references):
             has[n] |= ours != theirs and within(side, reference)
     names = {(True, True): "both", (True, False): "first", (False, True): "second"}
     expected = names.get((has[0], has[1]), "neither")
-    assert reference_order(Segment(first, second), references) == expected
+    assert reference_order((first, second), references) == expected
 
 
 def test_planted_orders(tmp_path):
@@ -609,7 +608,6 @@ def test_planted_ngrams_are_found():
 @given(SENTENCES, SENTENCES)
 def test_alignment(first, second):
     pieces = align(first, second)
-    assert [w for piece in pieces for w in piece.first] == first
-    assert [w for piece in pieces for w in piece.second] == second
-    for piece in pieces:
-        assert piece.same == (piece.first == piece.second)
+    for side, sentence in enumerate((first, second), 1):
+        assert [word for piece in pieces for word in piece[side]] == sentence
+    assert all(same == (ours == theirs) for same, ours, theirs in pieces)

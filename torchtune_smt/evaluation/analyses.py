@@ -217,8 +217,8 @@ def reordering(
         known = [split_words(line) for line in outputs.references[i]]
         for segment in segments(*(split_words(lines[i]) for lines in translations)):
             order = reference_order(segment, known)
-            cells.append([i + 1, " ".join(segment.first), " ".join(segment.second), said[order]])
-            sizes[order][len(segment.first)] += 1
+            cells.append([i + 1, *map(" ".join, segment), said[order]])
+            sizes[order][len(segment[0])] += 1
             sentences.add(i)
     notes = [f"sentences: {len(chosen):,}, with words in another order: {len(sentences):,}"]
     for order in ORDERS:

@@ -27,6 +27,8 @@ References = Sequence[Text]
 
 Words = Sequence[str]
 Ngram = tuple[str, ...]
+Segment = tuple[list[str], list[str]]
+"""The same words, as one translation has them, and the other in another order."""
 Order = Literal["first", "second", "both", "neither"]
 ORDERS: Final[tuple[Order, ...]] = ("first", "second", "both", "neither")
 
@@ -165,28 +167,13 @@ def _ngrams(words: Sequence[str]) -> Counter[Ngram]:
     )
 
 
-class Piece(NamedTuple):
-    """A part of two sentences that are aligned with each other: the same words, or others."""
-
-    same: bool
-    first: list[str]
-    second: list[str]
-
-
-def align(first: Sequence[str], second: Sequence[str]) -> list[Piece]:
-    """Return two sentences in pieces that are equal in turn and differ."""
+def align(first: Words, second: Words) -> list[tuple[bool, list[str], list[str]]]:
+    """Return two sentences in pieces: whether they are equal there, and the words of either."""
     matcher = SequenceMatcher(None, first, second, autojunk=False)
     return [
-        Piece(tag == "equal", list(first[a:b]), list(second[c:d]))
+        (tag == "equal", list(first[a:b]), list(second[c:d]))
         for tag, a, b, c, d in matcher.get_opcodes()
     ]
-
-
-class Segment(NamedTuple):
-    """The same words, as one translation has them, and the other in another order."""
-
-    first: list[str]
-    second: list[str]
 
 
 def segments(first: Words, second: Words) -> list[Segment]:
@@ -212,7 +199,7 @@ def segments(first: Words, second: Words) -> list[Segment]:
                 inside = links[begin : n + 1]
                 ours = [first[i] for i, _ in inside]
                 theirs = [second[j] for j in sorted(j for _, j in inside)]
-                found.append(Segment(ours, theirs))
+                found.append((ours, theirs))
             begin = n + 1
     return found
 

@@ -55,9 +55,8 @@ def save_checkpoint(
     up to date here would round them at other moments than an undisturbed run does.
 
     state: what changes them.
-    fingerprint: what the run depends on (see `load_checkpoint`).
+    fingerprint, files: see `load_checkpoint`.
     names: of the run's earlier checkpoints; without it all names are written.
-    files: what the run has read (see `load_checkpoint`).
 
     Returns str: its checksum.
 
@@ -130,7 +129,14 @@ def load_checkpoint(
                 path=path,
             )
     for option, some in (files or {}).items():
-        _check_files(option, read.get(option, some), some)
+        # They may lie elsewhere: those of a set that has a name are looked for in several folders.
+        pairs = zip_longest(read.get(option, some).items(), some.items(), fillvalue=("", ""))
+        for file in (new[0] or old[0] for old, new in pairs if old[1] != new[1]):
+            raise InputError(
+                f"is not as it was when the run began, and is one of the files of {option}; put "
+                f"back what there was, or {_CURE}",
+                path=file,
+            )
     if features.names(range(n_dense)) != weights.features.names(range(weights.n_dense)):
         raise InputError("is of a model with other dense features", path=path)
     spans = features.spans(np.arange(len(features)))
@@ -157,20 +163,6 @@ def load_checkpoint(
     if isinstance(state, Rounds):
         StepFile(path).redo(stored.checksum, weights, state)
     return names
-
-
-def _check_files(option: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise InputError if the files of an option are not what a run has read.
-
-    They may lie elsewhere: those of a set that has a name are looked for in several folders.
-    """
-    pairs = zip_longest(before.items(), now.items(), fillvalue=("", ""))
-    for path in (new[0] or old[0] for old, new in pairs if old[1] != new[1]):
-        raise InputError(
-            f"is not as it was when the run began, and is one of the files of {option}; put back "
-            f"what there was, or {_CURE}",
-            path=path,
-        )
 
 
 class NameFile:

@@ -74,21 +74,15 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
     return [sum(part) / len(part) for part in parts]
 
 
-class Band(NamedTuple):
-    """Several runs' values (float64 [steps]) at the steps that all of them have."""
+def band(runs: Sequence[Series]) -> tuple[list[int], Float64, Float64, Float64]:
+    """Return the steps that all runs have, and the mean, least and largest value at each.
 
-    steps: list[int]
-    mean: Float64
-    low: Float64
-    high: Float64
-
-
-def band(runs: Sequence[Series]) -> Band:
-    """Return the mean and the extremes over runs; of two values at a step the later counts."""
+    Of two values at a step the later counts.
+    """
     at = [dict(zip(run.steps, run.values, strict=True)) for run in runs]
     steps = sorted(set.intersection(*(set(values) for values in at)))
     rows = np.array([[values[step] for step in steps] for values in at])
-    return Band(steps, rows.mean(axis=0), rows.min(axis=0), rows.max(axis=0))
+    return steps, rows.mean(axis=0), rows.min(axis=0), rows.max(axis=0)
 
 
 def legend(name: str, runs: Sequence[Run]) -> str:

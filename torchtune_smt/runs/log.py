@@ -127,7 +127,7 @@ class RunLog(Callback):
         names = weights.features.names(range(weights.n_dense))
         dense = weights.parameter.detach()[: weights.n_dense].tolist()
         templates = _by_template(weights)
-        counts = _counts(weights, templates).items()
+        counts = active_features(weights, templates).items()
         of_names = {f"weight/{name}": value for name, value in zip(names, dense, strict=True)}
         self.scalars(step, of_names | {f"active/{name}": float(count) for name, count in counts})
         for template, values in templates.items():
@@ -161,12 +161,11 @@ def _whole_lines(path: Path) -> list[str]:
     return [line for line in lines if line.endswith("\n")]
 
 
-def active_features(weights: Weights) -> dict[str, int]:
+def active_features(
+    weights: Weights, templates: dict[str, Float64] | None = None
+) -> dict[str, int]:
     """Return the number of weights that are not 0, by template (``dense`` for dense features)."""
-    return _counts(weights, _by_template(weights))
-
-
-def _counts(weights: Weights, templates: dict[str, Float64]) -> dict[str, int]:
+    templates = _by_template(weights) if templates is None else templates
     dense = int(weights.parameter.detach()[: weights.n_dense].count_nonzero())
     return {"dense": dense, **{name: values.size for name, values in templates.items()}}
 

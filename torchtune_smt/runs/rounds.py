@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,8 +16,7 @@ from torchtune_smt.metrics.base import Score
 from torchtune_smt.tuners.base import Report, Tuner
 
 
-@dataclass
-class Best:
+class Best(NamedTuple):
     """The best round so far: its number, its score, its weights [D then].
 
     Number 0 is the start: the weights before the first one.
@@ -72,18 +71,6 @@ class Progress:
     def begun(self) -> int:
         """How many rounds there have been, with the one that is under way."""
         return self.round if self.done else self.round - 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all of it in numbers and tensors."""
-        best = self.best
-        found = None if best is None else (best.round, best.score, best.weights)
-        return {**vars(self), "best": found}
-
-    @classmethod
-    def of_state(cls, state_dict: dict[str, Any]) -> Progress:
-        """Return what `state_dict` gave."""
-        best = state_dict["best"]
-        return cls(**{**state_dict, "best": None if best is None else Best(*best)})
 
 
 class Callback:
@@ -252,7 +239,7 @@ class Rounds:
 
     def state_dict(self) -> dict[str, Any]:
         """Return, in numbers, strings and tensors, what there is besides weights."""
-        return {"progress": self.progress.state_dict(), "tuner": self.tuner.state_dict()}
+        return {"progress": {**vars(self.progress)}, "tuner": self.tuner.state_dict()}
 
     def step_dict(self) -> dict[str, Any] | None:
         """Return what suffices to take the last step again; None if the tuner cannot say it."""
@@ -271,7 +258,9 @@ class Rounds:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        progress = Progress.of_state(state_dict["progress"])
+        progress = Progress(**state_dict["progress"])
+        if progress.best is not None:
+            progress.best = Best(*progress.best)
         self.tuner.load_state_dict(state_dict["tuner"])
         self.progress = progress
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import sys
@@ -22,39 +23,34 @@ class Transcript:
     """
 
     def __init__(self) -> None:
-        self._held: list[str] = []
         self._name = Path()
-        self._file: IO[str] | None = None
-        self._is_over = False
+        # As long as there is no file, and none once the run is over.
+        self._file: IO[str] | None = io.StringIO()
 
     def open(self, path: Path, *, append: bool) -> None:
         """Write to a file, first of all what has been printed so far."""
+        assert isinstance(self._file, io.StringIO)
+        held = self._file.getvalue()
         with writing(path):
             self._name = path
             self._file = path.open("a" if append else "w", buffering=1, encoding="utf-8")
-            self._file.writelines(self._held)
-        self._held.clear()
+            self._file.write(held)
 
     def add(self, text: str) -> None:
-        """Write what was printed; it is held back as long as there is no file.
+        """Write what was printed.
 
         Nothing is written once the run is over: others may have kept the streams, and print later.
         """
-        if self._is_over:
-            return
-        if self._file is None:
-            self._held.append(text)
-        else:
+        if self._file is not None:
             with writing(self._name):
                 self._file.write(text)
 
     def close(self) -> None:
         """Close the file, if there is one; raise InputError if the rest cannot be written."""
-        self._is_over = True
-        self._held.clear()
         if self._file is not None:
+            file, self._file = self._file, None
             with writing(self._name):
-                self._file.close()
+                file.close()
 
 
 @contextmanager
