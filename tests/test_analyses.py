@@ -536,7 +536,6 @@ BAD = [
     (["overlap", "own", "twin", "n_best=3"], "n_best=3 would change nothing: weights have"),
     (["overlap", "own", "twin", "plot=a.gif"], "plot must end with .png, .svg or .pdf, not"),
     (["overlap", "systems={a:[own,twin]}"], "a has 2 runs, and overlap takes one of each"),
-    (["adaptation", "own", "other"], "other: has no feature in common with own; compare weights"),
     (["adaptation", "own", "twin", "other"], "adaptation compares two systems, and there are 3"),
     (["spellings", "us"], "words is missing; give them with words=[WORD,WORD,...]"),
     (["spellings", "bad", "words=[a]"], "bad/config.yaml: does not say what was tuned on; the run"),

@@ -203,7 +203,11 @@ CASES: list[tuple[list[str], Changes, str]] = [
     (["build_model", "data=nonsense"], {}, "there is no data=nonsense; choose of example"),
     # Configuration files of one's own
     *(
-        (["train", "loss=mine", "--config-dir=settings"], {SETTINGS: text}, "loss names no class")
+        (
+            ["train", "loss=mine", "--config-dir=settings"],
+            {SETTINGS: text},
+            "loss has no _target_: the file",
+        )
         for text in ("reduction: sum\n", "", "- a\n")
     ),
 ]

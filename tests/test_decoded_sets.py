@@ -56,7 +56,7 @@ def test_a_sentence_that_is_too_long_is_named(run, short, tmp_path, arguments):
     systems = [short, *[run.folder] * (options[0] == "explain")]
     analysis = options[: command == "analyse"]
     given = [*analysis, *systems, "data=example", *files, *options[len(analysis) :]]
-    said = f"{tmp_path / 'new.de'}:4: has 21 words, and at most 20 are decoded with {short}/weights"
+    said = f"{tmp_path / 'new.de'}:4: has 21 words, and at most 20 are decoded (decoder.max_words)"
     run_command(command, *given, folder=run.place).refused(said)
     # Those that are not decoded may be.
     if "explain" in options:

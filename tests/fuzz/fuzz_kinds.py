@@ -90,7 +90,7 @@ def _read_run(folder: Path) -> object:
         [len(outputs) for outputs in found.values()],
         list(take_up(folder, [], resumes=True).overrides),
         recorded_data(folder),
-        RunLog.first_line(folder),
+        RunLog.first_numbers(folder, "bleu/dev"),
         str(read_metrics(folder)),
         features.names(range(len(features))),
         str(weights),

@@ -23,8 +23,8 @@ from torchtune_smt.cli.systems import (
     write_table,
 )
 from torchtune_smt.core.errors import InputError, did_you_mean
-from torchtune_smt.core.pictures import FORMS, picture
-from torchtune_smt.core.textio import atomic_path, check_written
+from torchtune_smt.core.pictures import FORMS, write_picture
+from torchtune_smt.core.textio import check_written
 from torchtune_smt.evaluation.analyses import ANALYSES, Analysis
 from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.outputs import Output
@@ -47,8 +47,7 @@ def analyse(cfg: DictConfig) -> None:
             takers = [name for name, taken in options.items() if option in taken]
             of = f"it is one of {', '.join(takers)}" if takers else "no analysis does"
             raise InputError(f"{override}: {cfg.analysis} takes no such option; {of}")
-    form = "" if cfg.plot is None else Path(cfg.plot).suffix[1:]
-    if cfg.plot is not None and form not in FORMS:
+    if cfg.plot is not None and Path(cfg.plot).suffix[1:] not in FORMS:
         raise InputError(f"plot must end with .png, .svg or .pdf, not {Path(cfg.plot).name}")
     references = cfg.get("references")
     given = [] if references is None else paths_of("references", references)
@@ -63,12 +62,10 @@ def analyse(cfg: DictConfig) -> None:
     )
     found = ANALYSES[cfg.analysis](analysis, **own)
     table = found.table._replace(notes=[*found.key, *found.table.notes]).shortened(own.get("rows"))
-    forms = {"screen": table.text, "folded": table.text, "text": table.text, "csv": table.csv}
-    forms |= {"markdown": table.markdown, "latex": table.latex}
-    write_table(cfg, lambda style: forms[style]())
+    forms = {"markdown": table.markdown, "latex": table.latex, "csv": table.csv}
+    write_table(cfg, lambda style: forms.get(style, table.text)())
     if cfg.plot is not None:
-        with atomic_path(Path(cfg.plot)) as beside, beside.open("wb") as file:
-            found.draw(partial(picture, file, form, caption="\n".join(found.key)))
+        write_picture(Path(cfg.plot), found.draw, "\n".join(found.key))
         print(f"picture: {cfg.plot}", file=sys.stderr)
 
 

@@ -94,7 +94,14 @@ def open_tuned(
             bitext, folds=folds, report=tell, compare_bitext=False, may_write=may_build
         )
         if train_index:
-            _check_bitext(source, bitext(), folds)
+            # Its sentences are numbered as in the bitext that the model was built from.
+            reason = source.why_not_built(bitext(), folds=folds)
+            if reason is not None:
+                raise InputError(
+                    f"sentences of train cannot be left out of the model: {reason}; put back the "
+                    "text that it was built from, or tune anew",
+                    path=source.folder,
+                )
             if not found.folds:
                 tell("sentences of train are scored by a language model that has seen them")
         here = model_origin(dataset.description(), found, templates, options)
@@ -166,17 +173,6 @@ def _check_belongs(cfg: DictConfig, settings: Settings, named: Origin | None, he
 def tell(line: str) -> None:
     """Print what a user is told: the standard output is for results."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _check_bitext(source: Any, bitext: Corpus, folds: bool) -> None:
-    """Check that a model was built from this bitext: its sentences are numbered as there."""
-    reason = source.why_not_built(bitext, folds=folds)
-    if reason is not None:
-        raise InputError(
-            f"sentences of train cannot be left out of the model: {reason}; put back the text that "
-            "it was built from, or tune anew",
-            path=source.folder,
-        )
 
 
 def _keep_another(source: Any) -> None:

@@ -169,17 +169,12 @@ def check_options(cfg: DictConfig) -> None:
     for key in cfg:
         if OmegaConf.is_missing(cfg, key):
             raise InputError(missing(str(key)))
-    for group in _OBJECTS:
-        if group in cfg and "_target_" not in (cfg[group] if OmegaConf.is_dict(cfg[group]) else ()):
+    for group, name in (*((group, "_target_") for group in _OBJECTS), ("features", "templates")):
+        if group in cfg and name not in (cfg[group] if OmegaConf.is_dict(cfg[group]) else ()):
             raise InputError(
-                f"{group} names no class: the file that is chosen with {group}=NAME needs a line "
-                "`_target_: FILE.CLASS`, and the arguments of the class below it"
+                f"{group} has no {name}: the file that is chosen with {group}=NAME needs it, as "
+                f"those of conf/{group} have it"
             )
-    if "features" in cfg and "templates" not in cfg.features:
-        raise InputError(
-            "features names no templates: the file that is chosen with features=NAME needs a list "
-            "`templates:` of classes, as conf/features/sparse.yaml has it"
-        )
     rules: dict[str, Rule] = {}
     targets = {group: cfg[group]["_target_"] for group in _LIGHT if is_ours(cfg.get(group) or {})}
     if cfg.get("data") is not None:

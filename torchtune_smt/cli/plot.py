@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.pictures import picture
-from torchtune_smt.core.textio import atomic_path
+from torchtune_smt.core.pictures import write_picture
 from torchtune_smt.runs.curves import (
     draw,
     draw_timeline,
@@ -63,7 +61,9 @@ def main() -> int:
                 "parallel=stale, mix, itermix or itersel",
                 path=folder,
             )
-        return _draw(options.output, partial(draw_timeline, run))
+        write_picture(options.output, partial(draw_timeline, run))
+        print(options.output)
+        return 0
     systems = find_systems(options.runs, marker=METRICS, group_seeds=not options.each)
     labels = options.labels or list(systems)
     if len(labels) != len(systems) or len(set(labels)) < len(labels):
@@ -75,11 +75,6 @@ def main() -> int:
     for label, outputs in zip(labels, systems.values(), strict=True):
         runs = [read_curves(output.path) for output in outputs]
         curves[legend(label, runs)] = runs
-    return _draw(options.output, partial(draw, curves, window=window))
-
-
-def _draw(path: Path, drawing: Callable[..., None]) -> int:
-    with atomic_path(path) as beside, beside.open("wb") as file:
-        drawing(canvas=partial(picture, file, path.suffix[1:]))
-    print(path)
+    write_picture(options.output, partial(draw, curves, window=window))
+    print(options.output)
     return 0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
@@ -21,7 +19,7 @@ from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.textio import atomic_folder, atomic_writer, check_written
+from torchtune_smt.core.textio import atomic_folder, check_written, output_to
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.features.strings import added_to_new
 from torchtune_smt.kbest.forms import FORM_NAMES, detected
@@ -67,7 +65,7 @@ def main(cfg: DictConfig) -> None:
                     (folder / name).parent.mkdir(exist_ok=True)
                     (folder / name).write_text("".join(lines), "utf-8")
             return
-        with output_of(cfg) as file:
+        with output_to(cfg.output) as file:
             first = 0
             for block, lists in reordered(path, form, **options):
                 if cfg.n_best is None:
@@ -75,16 +73,6 @@ def main(cfg: DictConfig) -> None:
                 else:
                     file.writelines(list_lines(block, lists, path))
                 first = block.stored.n_sentences
-
-
-@contextmanager
-def output_of(cfg: DictConfig) -> Iterator[IO[str]]:
-    """Give the file that ``output`` names, or the standard output: ``-`` is that, too."""
-    if cfg.output in (None, "-"):
-        yield sys.stdout
-    else:
-        with atomic_writer(cfg.output) as file:
-            yield file
 
 
 def risk_order(

@@ -13,7 +13,7 @@ from torchtune_smt.cli.command_line import split_arguments, split_paths, systems
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.wire import decoder_class, make_dataset
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.textio import output_to
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.runs.folder import METRICS, WEIGHTS
@@ -145,8 +145,5 @@ def write_table(cfg: DictConfig, styled: Callable[[str], str]) -> None:
     if cfg.output in (None, "-") and sys.stdout.isatty() and cfg.table in (None, "text"):
         style = "screen" if cfg.table is None else "folded"
     table = styled(style)
-    if cfg.output in (None, "-"):
-        print(table, end="")
-    else:
-        with atomic_writer(cfg.output) as file:
-            file.write(table)
+    with output_to(cfg.output) as file:
+        file.write(table)

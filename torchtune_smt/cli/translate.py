@@ -19,10 +19,10 @@ from torchtune_smt.cli.help import NEEDLESS, NEVER
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.record import Settings, take_up
-from torchtune_smt.cli.rerank import output_of, risk_order
+from torchtune_smt.cli.rerank import risk_order
 from torchtune_smt.cli.wire import class_of, decoder_class, not_taken_by_decoder
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import check_written
+from torchtune_smt.core.textio import check_written, output_to
 from torchtune_smt.data.bitext import ON_ERROR, source_batches
 from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.decoders.base import Uncovered, lists_of
@@ -66,7 +66,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     seen = cfg.output in (None, "-") and sys.stdout.isatty()
     disable = True if seen or (total is None and sys.stdin.isatty()) else None
     bar = tqdm(total=total, unit="sent", file=sys.stderr, disable=disable)
-    with output_of(cfg) as out, bar:
+    with output_to(cfg.output) as out, bar:
         for batch in batches:
             sources = [one for one in batch if isinstance(one, Source)]
             k = cfg.n_best or 1

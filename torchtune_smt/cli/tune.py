@@ -25,7 +25,6 @@ from torchtune_smt.core.weights_io import Origin, save_weights
 from torchtune_smt.evaluation.tables import folded
 from torchtune_smt.evaluation.tuned import (
     ListSet,
-    check_apart,
     groups_of,
     look_at,
     others_of,
@@ -106,7 +105,6 @@ def _check_options(cfg: DictConfig) -> None:
 def _paths(cfg: DictConfig) -> dict[str, list[str]]:
     names = [n for n in ("dev", "references", "test", "test_references") if cfg[n] is not None]
     paths = {name: paths_of(name, cfg[name]) for name in names}
-    check_apart(paths, ("dev", "test"), ("references", "test_references"))
     beside = [cfg.groups, cfg.start, cfg.sizes, cfg.test_sizes, cfg.sources, cfg.test_sources]
     beside += [*cfg.columns.values(), *cfg.test_columns.values()]
     read = [*chain.from_iterable(paths.values()), *filter(lambda x: isinstance(x, str), beside)]

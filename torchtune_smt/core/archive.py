@@ -46,6 +46,7 @@ from torchtune_smt.core.textio import (
 # Bytes: a line of the processor's cache, which records of tables must not straddle.
 ALIGNMENT: Final = 64
 DAMAGED: Final = "the saved state is damaged"
+_EARLY: Final = "is damaged: it ends too early"
 
 _MAGIC: Final = b"\x93torchtune-smt\r\n"
 _DIGEST: Final = 16
@@ -347,16 +348,13 @@ class Archive:
         except ValueError:
             self._refuse(path, f"is damaged: it is no whole {self.kind}")
 
-    def _refuse(self, path: AnyPath, what: str) -> NoReturn:
-        raise InputError(f"{what}; {self.cure}", path=path) from None
+    def _refuse(self, path: AnyPath, what: str, kind: type[InputError] = InputError) -> NoReturn:
+        raise kind(f"{what}; {self.cure}", path=path) from None
 
     def _check_version(self, path: AnyPath, found: object) -> None:
         if found != self.version:
-            raise OtherVersionError(
-                f"is a {self.kind} of version {found}, and this package reads version "
-                f"{self.version}; {self.cure}",
-                path=path,
-            )
+            said = f"of version {found}, and this package reads version {self.version}"
+            self._refuse(path, f"is a {self.kind} {said}", OtherVersionError)
 
     def _write(
         self, file: IO[bytes], content: object, arrays: Mapping[str, NDArray[Any]], after: str
@@ -389,12 +387,12 @@ class Archive:
         if bytes(mapped[begin : begin + len(_MAGIC)]) != _MAGIC[: max(size - begin, 0)]:
             self._refuse(path, f"is damaged, or no {self.kind} of this version of the package")
         if size < first:
-            self._cut_off(path)
+            self._refuse(path, _EARLY, _CutOffError)
         (length,) = struct.unpack_from("<Q", mapped, begin + len(_MAGIC))
         digest = bytes(mapped[first - _DIGEST : first])
         end = first + length
         if end > size:
-            self._cut_off(path)
+            self._refuse(path, _EARLY, _CutOffError)
         if xxhash.xxh3_128(mapped[first:end]).digest() != digest:
             self._refuse(path, "is damaged")
         header = json.loads(bytes(mapped[first:end]))
@@ -412,7 +410,7 @@ class Archive:
             start = end + -end % ALIGNMENT
             end = start + math.prod(shape) * kind.itemsize
             if end > size:
-                self._cut_off(path)
+                self._refuse(path, _EARLY, _CutOffError)
             array = np.frombuffer(mapped, np.uint8, end - start, start)
             if not trusted and _checksum_of_pages(array) != part["checksum"]:
                 self._refuse(path, f"is damaged in its part {part['name']!r}")
@@ -433,9 +431,6 @@ class Archive:
             return None
         said = (__version__, self.kind, self.version, *identity, changed)
         return folder / checksum(repr(said).encode())
-
-    def _cut_off(self, path: AnyPath) -> NoReturn:
-        raise _CutOffError(f"is damaged: it ends too early; {self.cure}", path=path)
 
 
 class ArraysOnDisk(MutableMapping[str, NDArray[Any]]):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import IO, Any, Final
+
+from torchtune_smt.core.textio import atomic_path
 
 FORMS: Final = ("png", "svg", "pdf")
 """What a picture may be; the end of its file's name."""
@@ -49,6 +53,12 @@ def picture(
             figure.savefig(output, format=form, dpi=110, metadata=metadata)
         finally:
             plt.close(figure)
+
+
+def write_picture(path: Path, draw: Callable[[Canvas], None], caption: str = "") -> None:
+    """Write a picture to a file, whose name ends in one of `FORMS`, whole or not at all."""
+    with atomic_path(path) as beside, beside.open("wb") as file:
+        draw(partial(picture, file, path.suffix[1:], caption=caption))
 
 
 def add_legend(owner: Any, entries: Sequence[tuple[str, Any]], **options: Any) -> None:

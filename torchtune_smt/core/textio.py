@@ -426,6 +426,16 @@ def atomic_writer(path: AnyPath, *, own: bool = False) -> Iterator[IO[str]]:
                 yield text
 
 
+@contextmanager
+def output_to(path: str | None) -> Iterator[IO[str]]:
+    """Yield what `atomic_writer` does, or the standard output for None and ``-``."""
+    if path in (None, "-"):
+        yield sys.stdout
+    else:
+        with atomic_writer(path) as file:
+            yield file
+
+
 def _umask() -> int:
     umask = os.umask(0)
     os.umask(umask)

@@ -124,12 +124,6 @@ def adaptation(given: Analysis, rivals: bool, match: str | None, rows: int | Non
     systems = given.two()
     (a, b), key = given.labels(systems)
     sets = [_weight_set(*one) for one in zip((a, b), systems.values(), strict=True)]
-    if not sets[0].values.keys() & sets[1].values.keys():
-        left, right = (output.path for output in systems.values())
-        raise InputError(
-            f"has no feature in common with {left}; compare weights of one kind of model",
-            path=right,
-        )
     pattern = _compiled(match)
     first, second = (
         {name: weight for name, weight in one.values.items() if pattern.search(name)}

@@ -303,13 +303,10 @@ class _Metric:
         self, systems: Mapping[str, Sequence[Sequence[str]]], extractor: StatisticsExtractor
     ) -> None:
         self._score_sums = extractor.score_sums
+        found = {name: [extractor.extract(run) for run in runs] for name, runs in systems.items()}
         # [n, runs, statistics]
-        self._rows: dict[str, Float64] = {}
-        self._scores: dict[str, list[CorpusScore]] = {}
-        for name, runs in systems.items():
-            found = [extractor.extract(run) for run in runs]
-            self._rows[name] = np.stack([f.rows for f in found], axis=1)
-            self._scores[name] = [f.score for f in found]
+        self._rows = {n: np.stack([one.rows for one in some], axis=1) for n, some in found.items()}
+        self._scores = {name: [one.score for one in some] for name, some in found.items()}
 
     def describe(self, system: str, samples: int, seed: int) -> SystemScore:
         drawn = bootstrap_scores(self._rows[system], self._score_sums, samples, seed)

@@ -7,7 +7,6 @@ others of its group: a speaker, a document), and the score of all is what to exp
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -567,19 +566,6 @@ def start_of(path: str, features: Vocabulary) -> FrozenWeights:
     if not np.any(values[features.lookup(names) >= 0]):
         raise InputError("has no weight for any feature of these lists", path=path)
     return FrozenWeights(Vocabulary(names), values)
-
-
-def check_apart(paths: Mapping[str, Sequence[str]], *pairs: tuple[str, str]) -> None:
-    """Raise InputError where a file is of a set that is tuned on and of one that is tested on."""
-    for mine, theirs in pairs:
-        shared = {os.path.realpath(path) for path in paths.get(mine, ())}
-        for path in paths.get(theirs, ()):
-            if os.path.realpath(path) in shared:
-                raise InputError(
-                    f"is both {mine} and {theirs}: what is tuned on a test set says nothing of "
-                    "other sentences",
-                    path=path,
-                )
 
 
 def groups_of(given: str, lists: KBestLists) -> list[str]:

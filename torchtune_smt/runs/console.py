@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -16,6 +17,10 @@ from torchtune_smt.metrics.base import Score
 from torchtune_smt.runs.log import active_features
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.tuners.base import Report
+
+
+def _bar(**options: Any) -> tqdm:
+    return tqdm(file=sys.stderr, disable=None, **options)
 
 
 class Console(Callback):
@@ -36,14 +41,8 @@ class Console(Callback):
     def on_start(self, run: Rounds) -> None:
         """Show how far all rounds are."""
         if self._sentences is not None:
-            self._bar = tqdm(
-                total=run.rounds * self._sentences,
-                initial=run.progress.sentences,
-                unit="sent",
-                file=sys.stderr,
-                smoothing=0.05,
-                disable=None,
-            )
+            total, done = run.rounds * self._sentences, run.progress.sentences
+            self._bar = _bar(total=total, initial=done, unit="sent", smoothing=0.05)
 
     def on_report(self, report: Report, run: Rounds) -> None:
         """Show a step, or print what is said of a part or a round."""
@@ -64,15 +63,8 @@ class Console(Callback):
         if self._what != what or done < self._done:
             self._close()
             self._what = what
-            self._bar = tqdm(
-                desc=what,
-                total=total,
-                unit=unit,
-                unit_scale=unit == "step",
-                file=sys.stderr,
-                leave=False,
-                disable=None,
-            )
+            scale = unit == "step"
+            self._bar = _bar(desc=what, total=total, unit=unit, unit_scale=scale, leave=False)
         if self._bar is not None:
             self._bar.update(done - self._done)
         self._done = done

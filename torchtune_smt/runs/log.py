@@ -69,12 +69,13 @@ class RunLog(Callback):
             self._file = path.open("w" if resumed is None else "a", encoding="utf-8")
 
     @staticmethod
-    def first_line(folder: Path) -> dict[str, float]:
-        """Return the first record of a run; raise InputError if there is none."""
+    def first_numbers(folder: Path, *names: str) -> dict[str, float]:
+        """Return what a run recorded first under some names; InputError if it is not there."""
         path = folder / METRICS
         try:
-            return dict(json.loads(_whole_lines(path)[0]))
-        except (OSError, ValueError, TypeError, IndexError):
+            first = json.loads(_whole_lines(path)[0])
+            return {name: float(first[name]) for name in names}
+        except (OSError, ValueError, TypeError, LookupError):
             raise InputError("is missing or damaged; start the run anew", path=path) from None
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ from torchtune_smt.core.errors import InputError, cure_of, escaped, warn
 from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.text import BLANKS, split_fields, split_words, whole_number
 from torchtune_smt.core.textio import AnyPath, UnequalLinesError, iterate_lines, parallel_lines
-from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.data.bitext import Corpus, check_length
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import Source
@@ -419,14 +419,9 @@ class Compared:
         for weights in filter(None, runs):
             most = self.longest_source(weights)
             for i in range(len(corpus)) if chosen is None else [chosen]:
-                words = len(corpus.source[i])
-                if most is not None and words > most:
-                    raise InputError(
-                        f"has {words} words, and at most {most} are decoded with {weights}; split "
-                        f"the sentence, or tune with decoder.max_words={words} or more",
-                        path=dataset.source_file(split),
-                        line=corpus.lines[i],
-                    )
+                if most is not None:
+                    source = dataset.source_file(split)
+                    check_length(corpus.source[i], most, source, corpus.lines[i])
         return corpus
 
     def outputs(self, every: Sequence[Output], *, with_source: bool) -> Outputs:

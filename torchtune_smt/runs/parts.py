@@ -169,13 +169,11 @@ class Parts:
         self.template_options = self.template_options or [{} for _ in self.templates]
         kind = checked_decoder(self.decoding.kind)
         if self.model is not None and kind.phrases not in (None, self.model.phrases):
-            raise InputError(
-                "this decoder takes phrase pairs, and this model has rules with gaps; take "
-                "model=phrase or model=moses"
-                if kind.phrases
-                else "this decoder takes rules with gaps, and this model has phrase pairs "
-                "alone; take model=hiero, or decoder=phrase"
-            )
+            takes, has = "phrase pairs", "rules with gaps"
+            cure = "take model=phrase or model=moses"
+            if not kind.phrases:
+                takes, has, cure = has, takes, "take model=hiero, or decoder=phrase"
+            raise InputError(f"this decoder takes {takes}, and this model has {has}; {cure}")
 
     @property
     def decoder(self) -> type[Decoder]:

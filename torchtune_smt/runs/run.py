@@ -215,11 +215,7 @@ class Run:
                 samples.record(0)
                 shown = yaml.safe_dump(self.settings, sort_keys=False, allow_unicode=True)
                 log.text("config", f"```yaml\n{shown}\n```")
-                first = {f"bleu/{name}": score.bleu for name, score in self._before.items()}
-                own = {}
-                if run.name != "BLEU":
-                    own = {"metric/dev": run.measure.better(self._before["dev"].tuned)}
-                log.scalars(0, first | own)
+                log.scalars(0, _numbers(self._before, run.measure))
                 log.weights(0, task.weights)
                 if parts.online and self.tuning.dimension is not None:
                     log.scalars(0, {"oscar/dimension": self.tuning.dimension})
@@ -258,9 +254,7 @@ class Run:
             signature = signature or found.score.signature
             translations[name] = some.lines(lines)
         best = progress.best.round if progress.best is not None else 0
-        tuned = {f"bleu/{name}_tuned": score.bleu for name, score in after.items()}
-        if run.name != "BLEU":
-            tuned["metric/dev_tuned"] = run.measure.better(after["dev"].tuned)
+        tuned = _numbers(after, run.measure, "_tuned")
         reached = [f"best {unit}: {best or '0 (the start)'}"]
         if progress.round - 1 != best:
             reached.append(f"last {unit}: {progress.round - 1}, dev {run.shown(progress.last)}")
@@ -299,13 +293,15 @@ class Run:
 
 
 def _scores_before(folder: Path, sets: Iterable[str], measure: Measure) -> dict[str, Score]:
-    first = RunLog.first_line(folder)
-    try:
-        found = {name: Score(first[f"bleu/{name}"], first[f"bleu/{name}"]) for name in sets}
-        if measure != BLEU:
-            found["dev"] = found["dev"]._replace(tuned=measure.better(first["metric/dev"]))
-        return found
-    except KeyError as error:
-        raise InputError(
-            f"{folder}: metrics.jsonl has no {error.args[0]} before tuning; start the run anew"
-        ) from None
+    first = RunLog.first_numbers(folder, *(f"bleu/{name}" for name in sets))
+    found = {name.removeprefix("bleu/"): Score(bleu, bleu) for name, bleu in first.items()}
+    if measure != BLEU:
+        tuned = measure.better(RunLog.first_numbers(folder, "metric/dev")["metric/dev"])
+        found["dev"] = found["dev"]._replace(tuned=tuned)
+    return found
+
+
+def _numbers(scores: Mapping[str, Score], measure: Measure, end: str = "") -> dict[str, float]:
+    """Return the scores of sets as they are recorded; beside BLEU the metric that was tuned."""
+    own = {} if measure == BLEU else {f"metric/dev{end}": measure.better(scores["dev"].tuned)}
+    return {f"bleu/{name}{end}": score.bleu for name, score in scores.items()} | own

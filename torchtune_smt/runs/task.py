@@ -285,14 +285,11 @@ def read_files(
     settings: all options of the run.
     sets: the sets of the data that the run has read.
     """
-    named = {
-        option: [p for p in paths if p.is_file()] for option, paths in _named(parts, settings, sets)
-    }
-    return {
-        option: {str(path): file_checksum(path) for path in paths}
-        for option, paths in named.items()
-        if paths
-    }
+    found: dict[str, dict[str, str]] = {}
+    for option, path in _named(parts, settings, sets):
+        if path.is_file():
+            found.setdefault(option, {})[str(path)] = file_checksum(path)
+    return found
 
 
 def named_files(
@@ -305,8 +302,7 @@ def named_files(
 
     settings, sets: as for `read_files`.
     """
-    for option, paths in _named(parts, settings, sets):
-        yield from ((option, path) for path in paths)
+    yield from _named(parts, settings, sets)
     for name in sets:
         yield from ((f"data.{name}", path) for path in parts.dataset.files(name))
     for option, value in leaves("", settings):
@@ -317,28 +313,29 @@ def named_files(
 
 def _named(
     parts: Parts, settings: Mapping[str, Any], sets: Iterable[str]
-) -> Iterator[tuple[str, Iterable[Path]]]:
+) -> Iterator[tuple[str, Path]]:
     dataset, stored = parts.dataset, parts.decoder.stored
     for name in sets:
         if name != "train" or stored:
-            yield f"data.{name}", dataset.files(name)
+            yield from ((f"data.{name}", path) for path in dataset.files(name))
     if dataset.split_compounds is not None and not stored:
         # How often words are in it says which compounds are split.
-        given = dataset.compounds
-        option = "data.train" if given is None else "data.compounds"
-        yield option, [dataset.source_file("train") if given is None else Path(given)]
+        if dataset.compounds is None:
+            yield "data.train", dataset.source_file("train")
+        else:
+            yield "data.compounds", Path(dataset.compounds)
     if stored:
-        for option in (
-            f"{name}{end}" for name in ("train", "dev", "test") for end in ("", "_scores")
-        ):
-            yield f"decoder.{option}", _paths(parts.decoding.options.get(option))
+        for name in ("dev", "dev_scores", "test", "test_scores", "train", "train_scores"):
+            given = parts.decoding.options.get(name) or []
+            for path in [given] if isinstance(given, str) else given:
+                yield f"decoder.{name}", Path(str(path))
     if isinstance(parts.metric, ExternalScores):
-        yield "metric.path", _paths(os.fspath(parts.metric.path))
+        yield "metric.path", Path(parts.metric.path)
     for group, value in settings.items():
         yield from _of_own_classes(str(group), value, own=False)
 
 
-def _of_own_classes(option: str, value: Any, own: bool) -> Iterator[tuple[str, Iterable[Path]]]:
+def _of_own_classes(option: str, value: Any, own: bool) -> Iterator[tuple[str, Path]]:
     """Yield what is a file of the texts that classes of others are given: nobody knows more."""
     if isinstance(value, dict):
         if "_target_" in value:
@@ -349,10 +346,4 @@ def _of_own_classes(option: str, value: Any, own: bool) -> Iterator[tuple[str, I
         for number, inner in enumerate(value):
             yield from _of_own_classes(f"{option}[{number}]", inner, own)
     elif own and isinstance(value, str) and os.path.isfile(value):
-        yield option, [Path(value)]
-
-
-def _paths(given: str | Sequence[str] | None) -> list[Path]:
-    if given is None:
-        return []
-    return [Path(str(path)) for path in ([given] if isinstance(given, str) else given)]
+        yield option, Path(value)

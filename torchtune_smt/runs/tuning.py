@@ -148,14 +148,17 @@ class Tuning:
             decoder = self.strategy.decoder(task.decoder, self.engine)
             return Collector(decoder, task.weights, sentences, bound, lists, what, measure)
 
-        on_dev = task.tuning is task.sets["dev"]
+        on_dev, n_dense = task.tuning is task.sets["dev"], len(task.decoder.dense_names)
         lists = None
         if "collector" in takes:
             if self._max_features and task.decoder.stored:
                 _check_list_features(task, self._max_features)
             lists = collector("", task.tuning)
-        if "learning" in takes:
-            _check_list_groups(task)
+        if "learning" in takes and task.decoder.stored and len(task.decoder.features) <= n_dense:
+            raise InputError(
+                "tuner=grouping groups sparse features, and the k-best lists have none: say with "
+                "decoder.dense which of theirs are dense, or tune with tuner=pro"
+            )
         self._count(task, None if lists is None else lists.lists)
         others: dict[str, Callable[[], Any]] = {
             "collector": lambda: lists,
@@ -421,9 +424,8 @@ class Tuning:
                 "none; leave it out"
             )
         with named_errors("tuner"):
-            if resumed:
-                return ListStore.open(folder, n_dense=n_dense, unique=unique, measure=measure)
-            return ListStore(folder=folder, n_dense=n_dense, unique=unique, measure=measure)
+            make = ListStore.open if resumed else ListStore
+            return make(folder=folder, n_dense=n_dense, unique=unique, measure=measure)
 
 
 def refuse_device(parts: Parts) -> None:
@@ -453,15 +455,6 @@ def _nothing_to_scale() -> InputError:
         "tuner.sparse=scale tunes a factor of the sparse weights, and there are none to start "
         "from: name a weights file that has some (init=file init.file=), or leave tuner.sparse out"
     )
-
-
-def _check_list_groups(task: Task) -> None:
-    decoder = task.decoder
-    if decoder.stored and len(decoder.features) <= len(decoder.dense_names):
-        raise InputError(
-            "tuner=grouping groups sparse features, and the k-best lists have none: say with "
-            "decoder.dense which of theirs are dense, or tune with tuner=pro"
-        )
 
 
 def _check_list_features(task: Task, most: int) -> None:
