@@ -15,7 +15,8 @@ from torchtune_smt.core.text_kernels import EXACT, LONG, NONE, POWERS, number
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.kbest import formats
-from torchtune_smt.kbest.formats import longest_in_order, read_lists
+from torchtune_smt.kbest.formats import longest_in_order
+from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import merged
 

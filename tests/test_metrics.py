@@ -23,7 +23,7 @@ from torchtune_smt import KBestLists, KBestMira, measured, minimum_risk, tune
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics import (
@@ -630,9 +630,9 @@ def test_scores_are_found_by_sentence_and_words(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("0 ||| a house", "expected 'sentence"),
-        ("one ||| a house ||| 0.3", "'one' is no number of a sentence"),
-        ("0 ||| a ||| nan", "the score 'nan' is no finite number"),
+        ("0 ||| a house", "is no `sentence .* score`, with the number .*: '0 ... a house'"),
+        ("one ||| a house ||| 0.3", "is no `sentence .* from 0, .*: 'one"),
+        ("0 ||| a ||| nan", "is no `sentence .* a finite number as its score: .*nan'"),
         ("0 ||| a  house ||| 0.3", "scores a hypothesis 0.3 that an earlier line scores 0.25"),
     ],
 )

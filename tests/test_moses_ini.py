@@ -16,7 +16,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.models.files import MosesModel
 from torchtune_smt.models.moses_ini import read_any_weights, read_moses_ini
 from torchtune_smt.models.moses_ini_writing import export_to_ini, write_moses_ini

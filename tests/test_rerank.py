@@ -46,7 +46,7 @@ def test_best_hypotheses(folder):
         (
             [f"W_{i} {i}" for i in range(1, 8)],
             "weights: 7 of 9 features with a weight are nowhere in list: "
-            "W_1, W_2, W_3, W_4, W_5, ...\n",
+            "W_1, W_2, W_3, W_4, W_5 and 2 more\n",
         ),
     ):
         put(folder, {"weights": ["LM0_0 1", "W_y 2", *more]})

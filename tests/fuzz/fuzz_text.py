@@ -15,7 +15,7 @@ from torchtune_smt.data.bitext import read_corpus
 from torchtune_smt.grammar import read_alignments, read_grammar
 from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.kbest import forms
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.lm import read_arpa
 from torchtune_smt.metrics import ExternalScores

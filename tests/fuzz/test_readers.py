@@ -14,7 +14,7 @@ from small_lists import kbest_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.data.bitext import read_corpus
 from torchtune_smt.grammar import read_alignments, read_grammar
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.lm import NgramModel, estimate, write_arpa
 from torchtune_smt.metrics import BleuPlusOne
 

@@ -120,9 +120,7 @@ class _Kinds(dict[int, str]):
         return kind
 
 
-@cache
-def _kinds(alphanumeric: str) -> _Kinds:
-    return _Kinds(alphanumeric)
+_kinds = cache(_Kinds)
 
 
 # Characters that nobody sees: controls, formats (Unicode's Cf without the number signs), but not

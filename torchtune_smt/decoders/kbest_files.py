@@ -31,14 +31,11 @@ from torchtune_smt.kbest.forms import FORM_NAMES, read_lists
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
-from torchtune_smt.kbest.stored_lists import StoredLists, merged, names_in
+from torchtune_smt.kbest.stored_lists import StoredLists, merged, names_in, some
 from torchtune_smt.kbest.tools import Sizes
 
 DENSE: Final = "dense"
 """Stands for all dense features."""
-
-# Names that a message lists.
-_SHOWN: Final = 20
 
 # Moses gives the values of a label numbers.
 _NUMBERED: Final = re.compile(r"(.+)_\d+")
@@ -72,17 +69,11 @@ def choose_features(
     if lacking := [name for name in wanted if name not in found]:
         raise InputError(
             f"has no feature {lacking[0]!r}, and no template or label of that name; there are the "
-            f"dense features {_some(dense)}, and sparse ones of the templates "
-            + _some([name for name, _ in Counter(templates_of(sparse)).most_common()]),
+            f"dense features {some(dense, 20)}, and sparse ones of the templates "
+            + some([name for name, _ in Counter(templates_of(sparse)).most_common()], 20),
             path=path,
         )
     return chosen
-
-
-def _some(names: Sequence[str]) -> str:
-    """Return names for a message."""
-    text = ", ".join(names[:_SHOWN]) or "(none)"
-    return text if len(names) <= _SHOWN else f"{text} and {len(names) - _SHOWN:,} more"
 
 
 AnyPath = str | os.PathLike[str]

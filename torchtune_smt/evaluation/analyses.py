@@ -24,7 +24,7 @@ from torchtune_smt.evaluation import features, pictures
 from torchtune_smt.evaluation.features import FeatureSet, Weights
 from torchtune_smt.evaluation.tables import Cell, Table
 from torchtune_smt.evaluation.translations import ORDERS, reference_order, segments
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.models.moses_ini import read_any_weights
@@ -371,7 +371,7 @@ def _feature_sets(given: Analysis, of: list[str], n_best: int, data: object) -> 
     sets = []
     for system, output in outputs.items():
         if output.kind == "lists":
-            stored = read_lists(output.path, missing=0)
+            stored = read_lists(output.path, "bars", missing=0)
             dense = frozenset(stored.dense_names)
             sets.append(FeatureSet(system, _fired(stored.lists, n_best), dense))
             continue

@@ -166,7 +166,6 @@ def read_phrase_table(
     path: str | os.PathLike[str],
     *,
     name: str = "TranslationModel0",
-    scores: int | None = None,
     reordering: str | os.PathLike[str] | None = None,
     reordering_type: str | None = None,
     reordering_name: str = "LexicalReordering0",
@@ -180,13 +179,12 @@ def read_phrase_table(
     are lines of the reordering table without a phrase.
 
     name, reordering_name: scores are called ``NAME_0``, ``NAME_1``, ...
-    scores: number of probabilities; by default that of the first line.
     reordering: a reordering table; `reordering_type`: its type, as `ReorderingType.parse` takes it.
     rule_counts: add the features ``LogRuleCount`` (logarithm of how often the pair occurred) and
         ``UniqueRule`` (1 where that is once), from the third of the counts. Source: [G13].
     """
     path = Path(path)
-    table = _read(path, _PHRASES, Vocabulary(), Vocabulary(), scores)
+    table = _read(path, _PHRASES, Vocabulary(), Vocabulary())
     names = [f"{name}_{i}" for i in range(table.values.shape[1])]
     columns = [table.values]
     lacking = np.flatnonzero(table.counts <= 0.0)
@@ -455,7 +453,7 @@ def _read(
     layout: _Layout,
     source_words: Vocabulary,
     target_words: Vocabulary,
-    scores: int | None,
+    scores: int | None = None,
 ) -> _Phrases:
     """Read a table whose lines have so many `scores`, by default those of the first."""
     sides = [_SideParts(words, [], []) for words in (source_words, target_words)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -11,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from torchtune_smt.core.accepts import FINITE, one_of
+from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets, runs
@@ -27,7 +26,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
 from torchtune_smt.kbest.lists import KBest, KBestLists
-from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged, names_in
+from torchtune_smt.kbest.stored_lists import StoredLists, listed, names_in
 
 
 def longest_in_order(numbers: Int64) -> Int64:
@@ -142,23 +141,16 @@ FAULTS: Final = {
 }
 
 
-def read_lists(
-    path: str | os.PathLike[str],
-    format: Format | None = None,
-    *,
-    words: Vocabulary | None = None,
-    features: Vocabulary | None = None,
-    ids: Vocabulary | None = None,
-    dense: Sequence[str] | None = None,
-    missing: float | None = None,
-    on_error: OnError = "error",
-    shard: bool = False,
-    text: bytearray | None = None,
+def read_bars(
+    path: Path,
+    format: Format | None,
+    text: bytearray | None,
+    dense: Sequence[str] | None,
+    **options: Any,
 ) -> StoredLists:
-    """Read a file of n-best lists, plain or ``.gz``.
+    """Read a file of n-best lists with fields between ``|||``; see `forms.read_lists`.
 
-    Fields are separated by ``|||``: sentence number, words, features, score; further ones are not
-    used.
+    These are sentence number, words, features, score; further ones are not used.
 
     - ``moses``: ``Label= v v Label= v``. A label is sparse if it has an underscore and one value,
       as in Moses's tuner. Values of the others are called ``Label_0``, ``Label_1``, ... (``LM0_0``,
@@ -167,24 +159,13 @@ def read_lists(
       are dense: here those without a colon; every line must have the same ones.
 
     A sparse feature that a line does not mention is 0.
-
-    Raises InputError: the file cannot be read, has a fault, or nothing is left of it.
-
-    format ("moses", "cdec"): told from the first lines by default.
-    All others are those of `torchtune_smt.kbest.forms.read_lists`.
     """
-    path = Path(path)
-    one_of(*get_args(Format)).or_null().check("format", format)
-    FINITE.or_null().check("missing", missing)
     pieces = text_pieces(path, PIECE, TUNING_FILES) if text is None else iter([text])
     first = next(pieces, bytearray())
     if not first:
         raise InputError("is empty; k-best lists are expected", path=path)
-    assembler = ListAssembler(
-        path, layout_of(first, format), words, features, ids, on_error, missing
-    )
-    stored = assembler.read(chain([first], pieces), dense)
-    return stored if shard else merged([stored], [path], strict=on_error == "error")
+    assembler = ListAssembler(path, layout_of(first, format), **options)
+    return assembler.read(chain([first], pieces), dense)
 
 
 def stream_lists(
@@ -201,7 +182,7 @@ def stream_lists(
     `StoredLists.lists.entry` are still the lines of the whole file: the first of some lists is the
     first of the lines that come with them. Words are numbered anew each time.
 
-    Raises InputError: as `read_lists`; or sentences are not in order.
+    Raises InputError: as `forms.read_lists`; or sentences are not in order.
 
     missing: None or 0, unless `dense` is given: what stands for a feature must be known from the
         first line on.
@@ -612,11 +593,6 @@ class Layout(NamedTuple):
     width: int = 0
     roles: tuple[int, ...] = (kernels.ID, kernels.WORDS, kernels.FEATURES, kernels.TOTAL)
     named: bool = False
-
-    @property
-    def total(self) -> int:
-        """The field with the score, from 0."""
-        return self.roles.index(kernels.TOTAL)
 
 
 def layout_of(data: bytearray, format: Format | None = None) -> Layout:

@@ -19,8 +19,7 @@ from torchtune_smt.core.textio import blocks_of_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import WRITABLE
 from torchtune_smt.kbest.columns import OWN_SCORE, scaled, with_columns, with_score
-from torchtune_smt.kbest.formats import Format, OnError
-from torchtune_smt.kbest.formats import read_lists as read_bars
+from torchtune_smt.kbest.formats import Format, OnError, read_bars
 from torchtune_smt.kbest.lists import KBestLists, tokens_of
 from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged
 from torchtune_smt.kbest.tools import FORMS, SCORE, AnyPath, Entry, Sizes
@@ -104,7 +103,7 @@ def read_lists(
     for one in paths:
         name = form or detected(one)
         if name in BARS:
-            part = read_bars(one, BARS[name], shard=True, text=text, **common)
+            part = read_bars(one, BARS[name], text, **common)
             parts.append(with_score(part) if score else part)
         else:
             entries = _checked(FORMS[name].read(one, sizes), dense, missing, score)
@@ -112,7 +111,10 @@ def read_lists(
             parts.append(part if texts else replace(part, texts=()))
     if len({part.lists.ids is None for part in parts}) > 1:
         raise InputError("some of the files name sentences, and others number them", path=paths[0])
-    stored = merged(parts, paths, strict=on_error == "error" and not shard, by_line=name in BARS)
+    stored = parts[0]
+    if len(parts) > 1 or not shard:
+        strict = on_error == "error" and not shard
+        stored = merged(parts, paths, strict=strict, by_line=name in BARS)
     if columns and len(parts) > 1:
         raise InputError("columns belong to one file of lists; join them in JSON lines")
     if columns:

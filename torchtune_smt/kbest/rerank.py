@@ -17,9 +17,10 @@ from torchtune_smt.core.text import split_fields
 from torchtune_smt.core.textio import read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.formats import TUNING_FILES, layout_of, stream_lists
+from torchtune_smt.kbest.formats_kernels import TOTAL
 from torchtune_smt.kbest.forms import BARS, detected, read_lists
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.stored_lists import StoredLists, names_in
+from torchtune_smt.kbest.stored_lists import StoredLists, names_in, some
 from torchtune_smt.kbest.tools import FORMS
 
 
@@ -109,7 +110,8 @@ def list_lines(block: Block, lists: KBestLists, path: Path) -> Iterator[str]:
         yield from write(path, lists)
         return
     assert lists.score is not None
-    total = layout_of(bytearray(b"\n".join(block.lines[:1000])), BARS[block.form]).total
+    layout = layout_of(bytearray(b"\n".join(block.lines[:1000])), BARS[block.form])
+    total = layout.roles.index(TOTAL)
     for line, score in zip(lists.entries().tolist(), lists.score.tolist(), strict=True):
         fields = split_fields(block.lines[line - block.first].decode("utf-8"))
         fields[total] = f" {score:.10g} " if len(fields) > total + 1 else f" {score:.10g}"
@@ -165,18 +167,14 @@ def reranked_blocks(
             yield from waiting
             waiting = []
     if waiting:
-        own = _some(features.names(range(size)))
+        own = some(features.names(range(size)))
         raise InputError(
-            f"has no weight for any feature of {path}: it has {_some(lacking)}, and the lists have "
+            f"has no weight for any feature of {path}: it has {some(lacking)}, and the lists have "
             f"{own}; was it made for other lists?",
             path=weights_path,
         )
     if lacking:
         say(
             f"{weights_path}: {len(lacking):,} of {len(needed):,} features with a weight are "
-            f"nowhere in {path}: {_some(lacking)}"
+            f"nowhere in {path}: {some(lacking)}"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -160,7 +160,8 @@ class ListStore:
         segment = Segment.joined(
             self._open or [Segment.of(_NONE, np.empty(0, np.uint64), self.n_dense)]
         )
-        if self._differs(segment):
+        earlier = {old.n_statistics for old in self._segments if len(old)}
+        if len(segment) and segment.n_statistics not in (earlier or {0, self.measure.width}):
             raise ValueError("statistics must be given for all lists, or for none")
         self._open.clear()
         self._open_hashes.clear()
@@ -242,13 +243,6 @@ class ListStore:
     def _largest(self) -> int:
         """Return the largest id of a sparse feature in an ended iteration; -1 without any."""
         return max((int(s.feature.max(initial=-1)) for s in self._segments), default=-1)
-
-    def _differs(self, segment: Segment) -> bool:
-        """Say whether hypotheses have not the statistics that they should have."""
-        if len(segment) == 0:
-            return False
-        earlier = {old.n_statistics for old in self._segments if len(old)}
-        return not {segment.n_statistics} <= (earlier or {0, self.measure.width})
 
     def _forget(self, iterations: int) -> None:
         """Remove the files of later iterations."""

@@ -105,6 +105,12 @@ def names_in(known: Vocabulary, names: Sequence[str]) -> list[str]:
     return called
 
 
+def some(names: Sequence[str], most: int = 5) -> str:
+    """Return names for a message."""
+    text = ", ".join(names[:most]) or "(none)"
+    return text if len(names) <= most else f"{text} and {len(names) - most:,} more"
+
+
 def listed(skipped: Counter[str]) -> str:
     """Return counts for a message."""
     return ", ".join(f"{n:,} {what}" for what, n in sorted(skipped.items()))

@@ -161,10 +161,8 @@ def _json_records(path: Path) -> Iterator[_Record]:
             record = {"id": int(match[2]) if match[2] else match[1]}
         id = record.get("id", number)
         id = id if type(id) is int and 0 <= id < 2**31 else str(id)
-        if error:
-            yield _Record(id, {}, (), line, error)
-        else:
-            yield _Record(id, record, hypotheses or (), line, "", references, record.get("source"))
+        value, found = ({}, ()) if error else (record, hypotheses or ())
+        yield _Record(id, value, found, line, error, references, record.get("source"))
         number += 1
 
 
@@ -190,10 +188,8 @@ def _sockeye_records(path: Path) -> Iterator[_Record]:
         elif not error and not fine:
             error = "translations must be a list of strings, and scores one of as many costs"
         id = (number if type(number) is int and 0 < number < 2**31 else line) - 1
-        if error:
-            yield _Record(id, {}, (), line, error)
-        else:
-            yield _Record(id, record, [*zip(texts, costs, strict=True)], line)
+        found = [] if error else [*zip(texts, costs, strict=True)]
+        yield _Record(id, {} if error else record, found, line, error)
 
 
 def _sockeye_hypothesis(pair: tuple[str, Any]) -> tuple[str, dict[str, float], float | None]:

@@ -209,29 +209,19 @@ def _read_scores(path: str | PathLike[str]) -> dict[int, dict[str, float]]:
     """Return the scores of a file by sentence and hypothesis (its words joined by a blank)."""
     scores: dict[int, dict[str, float]] = {}
     for number, line in enumerate(iterate_lines(path), start=1):
-        try:
-            _add_line(scores, line)
-        except ValueError as error:
-            raise InputError(str(error), path=path, line=number) from None
+        # Taken apart from both ends: what is between them is the hypothesis, whatever it holds.
+        first, _, rest = line.partition("|||")
+        middle, bar, last = rest.rpartition("|||")
+        index, score = whole_number(first.strip(BLANKS)), finite_number(last.strip(BLANKS))
+        if not bar or index is None or score is None:
+            message = (
+                "is no `sentence ||| hypothesis ||| score`, with the number of the sentence, from "
+                f"0, and a finite number as its score: {line!r}"
+            )
+            raise InputError(message, path=path, line=number)
+        hypothesis = " ".join(split_words(middle))
+        known = scores.setdefault(index, {}).setdefault(hypothesis, score)
+        if known != score:
+            message = f"scores a hypothesis {score} that an earlier line scores {known}; keep one"
+            raise InputError(message, path=path, line=number)
     return scores
-
-
-def _add_line(scores: dict[int, dict[str, float]], line: str) -> None:
-    """Add what one line says; raise ValueError where it makes no sense."""
-    # Taken apart from both ends: what is between them is the hypothesis, whatever it holds.
-    first, *rest = line.split("|||", 1)
-    middle, *last = rest[0].rsplit("|||", 1) if rest else [""]
-    if not last:
-        raise ValueError("expected 'sentence ||| hypothesis ||| score'")
-    sentence, index = first.strip(BLANKS), whole_number(first.strip(BLANKS))
-    if index is None:
-        raise ValueError(f"'{sentence}' is no number of a sentence; they count from 0")
-    text, score = last[0].strip(BLANKS), finite_number(last[0].strip(BLANKS))
-    if score is None:
-        raise ValueError(f"the score '{text}' is no finite number")
-    hypothesis = " ".join(split_words(middle))
-    known = scores.setdefault(index, {}).setdefault(hypothesis, score)
-    if known != score:
-        raise ValueError(
-            f"scores a hypothesis {text} that an earlier line scores {known}; keep one of them"
-        )

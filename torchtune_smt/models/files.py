@@ -102,11 +102,9 @@ class MosesModel(ModelSource):
                 "has no line LexicalReordering for model.reordering_table; add one, with its type=",
                 path=self.ini,
             )
-        scores = ini.phrases.settings.get("num-features")
         table = read_phrase_table(
             phrases,
             name=ini.phrases.name,
-            scores=None if scores is None else int(scores),
             reordering=reordering,
             reordering_type=settings.get("type"),
             reordering_name=name,

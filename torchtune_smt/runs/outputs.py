@@ -17,7 +17,7 @@ from torchtune_smt.core.text import BLANKS, split_fields, split_words, whole_num
 from torchtune_smt.core.textio import AnyPath, UnequalLinesError, iterate_lines, parallel_lines
 from torchtune_smt.data.bitext import Corpus, check_length
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.runs.folder import LONGER, RECORDS, WEIGHTS
 from torchtune_smt.runs.records import lacks_words, recorded_data, recorded_overrides
@@ -444,7 +444,7 @@ class Compared:
         files: dict[Output, Path] = {}
         for output in every:
             if output.kind == "lists":
-                stored = read_lists(output.path, dense=[]).lists
+                stored = read_lists(output.path, "bars", dense=[]).lists
                 lists[output] = [kbest.texts() for kbest in stored]
                 made[output] = [entries[0] for entries in lists[output]]
             elif output not in untranslated:

@@ -16,7 +16,7 @@ from timing import cpu
 
 from torchtune_smt import corpus_bleu, minimum_risk
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.metrics import BleuPlusOne, NakovBleu, SacreBleu
 
