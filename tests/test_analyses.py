@@ -543,7 +543,7 @@ BAD = [
     (["reordering", "text", "x", "references=[x]", "match='('"], "match=( is no regular"),
     (["reordering", "text", "x", "references=[x]", "match=x"], "match is of source sentences, whi"),
     (["progress", "text"], "text:1: is no line of a metrics file; give the folder"),
-    (["explain", "text", "x", "sentence=1"], "text: lies in no run's folder, and decodes"),
+    (["explain", "text", "x", "sentence=1"], "text: lies in no run's folder, and cannot decode"),
 ]
 
 

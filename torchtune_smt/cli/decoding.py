@@ -141,7 +141,7 @@ def _check_named(cfg: DictConfig, settings: Settings) -> Origin | None:
             "them to a list with torchtune-smt rerank, or translate with decoder=hiero",
             path=cfg.weights,
         )
-    if settings.names_model:
+    if settings.has_run or {"data", "model", "model.folder"} & {*map(override_key, settings.given)}:
         return origin
     model = "" if origin is None else f": they belong to the grammar {origin.parts['grammar']}"
     raise InputError(

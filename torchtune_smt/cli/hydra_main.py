@@ -26,7 +26,7 @@ from hydra.errors import (
 )
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from torchtune_smt.cli.command_line import (
     Arguments,
@@ -250,10 +250,7 @@ def error_line(error: BaseException) -> str:
         text += "; --config-dir=FOLDER names a folder with others"
     elif isinstance(error, OverrideParseException):
         text = unreadable(error)
-    elif isinstance(error, MissingMandatoryValue) and isinstance(error.full_key, str):
-        text = missing(error.full_key)
     elif named := re.search(r"Missing mandatory value: ([\w.]+)", text):
-        # What another option is made of.
         text = missing(named[1])
     elif unknown := re.match(r"Could not override '(.*)'", text):
         name, names = unknown[1], set(option_names())

@@ -70,12 +70,6 @@ class Settings:
     cure: str = ""
     _names_folder: bool = False
 
-    @property
-    def names_model(self) -> bool:
-        """Whether it is said which model is meant, not left to a default."""
-        named = ("data", "model", "model.folder")
-        return self.has_run or any(override_key(o) in named for o in self.given)
-
     def gives(self, group: str) -> bool:
         """Return whether it is said, not left to a default, what a group is."""
         return any(_group(override) == group for override in self.given)

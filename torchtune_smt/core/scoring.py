@@ -82,15 +82,8 @@ class _SparseScores(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        weight: Tensor,
-        feature: Tensor,
-        row_begin: Tensor,
-        column: Tensor,
-        value: Tensor,
-        drop_noise: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, *rows: Any) -> Tensor:
+        feature, row_begin, column, value, drop_noise = rows
         ctx.save_for_backward(feature, row_begin, column, value)
         ctx.dimension = weight.numel()
         ctx.drop_noise = drop_noise

@@ -37,6 +37,16 @@ _PACKED: Final = {
 # Bytes at the beginning of a file that tell whether it is packed, or has a byte order mark.
 _TELLING: Final = 10
 
+# What is wrong with a line that is no text.
+NOT_UTF8: Final = "is not valid UTF-8; convert the file to UTF-8"
+_ZERO_BYTE: Final = (
+    "has a zero byte, so it is no text, but packed with tar, in UTF-16, or damaged; unpack it, "
+    "convert it to UTF-8, or copy it again"
+)
+_MIXED_ENDS: Final = (
+    "has a line end of another kind than the lines before (\\r alone, and \\n); convert all of "
+    "them to \\n, and to a blank what ends no line"
+)
 # Bytes that are read at a time.
 _BLOCK: Final = 1 << 20
 
@@ -107,31 +117,8 @@ def check_utf8(text: bytearray, path: AnyPath, before: int = 0) -> None:
             str(view[begin:end], "utf-8")
         except UnicodeDecodeError as error:
             line = before + text.count(b"\n", 0, begin + error.start) + 1
-            raise not_utf8(path, line) from None
+            raise InputError(NOT_UTF8, path=path, line=line) from None
         begin = end
-
-
-def not_utf8(path: AnyPath, line: int) -> InputError:
-    """Return the error of such a line."""
-    return InputError("is not valid UTF-8; convert the file to UTF-8", path=path, line=line)
-
-
-def _zero_byte(path: AnyPath, line: int) -> InputError:
-    return InputError(
-        "has a zero byte, so it is no text, but packed with tar, in UTF-16, or damaged; unpack it, "
-        "convert it to UTF-8, or copy it again",
-        path=path,
-        line=line,
-    )
-
-
-def _mixed_ends(path: AnyPath, line: int) -> InputError:
-    return InputError(
-        "has a line end of another kind than the lines before (\\r alone, and \\n); convert all of "
-        "them to \\n, and to a blank what ends no line",
-        path=path,
-        line=line,
-    )
 
 
 def iterate_lines(path: AnyPath) -> Iterator[str]:
@@ -181,14 +168,13 @@ def blocks_of_lines(
 
 
 def _line(content: bytes, path: AnyPath, number: int) -> str | BadLine:
-    if b"\0" in content:
-        return BadLine(content, _zero_byte(path, number))
-    if b"\r" in content:
-        return BadLine(content, _mixed_ends(path, number))
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        return BadLine(content, not_utf8(path, number))
+    wrong = _ZERO_BYTE if b"\0" in content else _MIXED_ENDS if b"\r" in content else ""
+    if not wrong:
+        try:
+            return content.decode("utf-8")
+        except UnicodeDecodeError:
+            wrong = NOT_UTF8
+    return BadLine(content, InputError(wrong, path=path, line=number))
 
 
 Line = TypeVar("Line")
@@ -290,10 +276,12 @@ def _plain(blocks: Iterable[bytes], path: AnyPath, *, strict: bool = True) -> It
         if kind == b"\r":
             block = block.replace(b"\r", b"\n")
         if strict and b"\0" in block:
-            raise _zero_byte(path, line + block.count(b"\n", 0, block.index(b"\0")))
+            line += block.count(b"\n", 0, block.index(b"\0"))
+            raise InputError(_ZERO_BYTE, path=path, line=line)
         if other >= 0 and (strict or kind == b"\r"):
             yield block[:other]
-            raise _mixed_ends(path, line + block.count(b"\n", 0, other))
+            line += block.count(b"\n", 0, other)
+            raise InputError(_MIXED_ENDS, path=path, line=line)
         end = block.find(b"\n")
         if length + (end if end >= 0 else len(block)) > MAX_LINE:
             raise InputError(
@@ -336,7 +324,8 @@ def _lines(blocks: Iterable[bytes], path: AnyPath) -> Iterator[str]:
         try:
             lines = text.decode("utf-8").removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
-            raise not_utf8(path, line + text.count(b"\n", 0, error.start)) from None
+            line += text.count(b"\n", 0, error.start)
+            raise InputError(NOT_UTF8, path=path, line=line) from None
         yield from lines
         line += len(lines)
 

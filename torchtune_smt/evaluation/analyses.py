@@ -269,17 +269,9 @@ def explain(
     systems = given.two()
     if sentence is None:
         raise InputError("sentence is missing; give its number with sentence=NUMBER, from 1")
-    for output in systems.values():
-        if output.weights is None:
-            raise InputError(
-                "lies in no run's folder, and decodes nothing; give a run", path=output.path
-            )
-    paths = [output.weights for output in systems.values() if output.weights is not None]
+    paths = [output.own_weights(split) for output in systems.values()]
     on, i = given.on(split, False), sentence - 1
-    known = on.find_data([*systems.values()])
-    if known is None:
-        raise InputError(f"nobody says what {split} is; give data=NAME")
-    corpus = on.read(known, paths, i)
+    corpus = on.read(on.find_data([*systems.values()]), paths, i)
     (a, b), key = given.labels(systems)
     lacking = given.templates_of_others(paths)
     comparable = lacking is not None
@@ -386,16 +378,9 @@ def _feature_sets(given: Analysis, of: list[str], n_best: int, data: object) -> 
 
 
 def _decoded(given: Analysis, name: str, output: Output, what: str, n_best: int) -> FeatureSet:
-    if output.weights is None:
-        raise InputError(
-            f"lies in no run's folder, and cannot decode {what}; give a run", path=output.path
-        )
-    on = given.on(what, False)
-    data = on.find_data([output])
-    if data is None:
-        raise InputError(f"does not say what its {what} is; give data=NAME", path=output.path)
-    corpus = on.read(data, [output.weights])
-    decoder, weights, sources = on.open_run(what, output.weights, corpus)
+    path, on = output.own_weights(what), given.on(what, False)
+    corpus = on.read(on.find_data([output]), [path])
+    decoder, weights, sources = on.open_run(what, path, corpus)
     counts: Counter[str] = Counter()
     for begin in range(0, len(sources), BATCH):
         counts.update(_fired(lists_of(decoder, sources[begin : begin + BATCH], weights, n_best)))

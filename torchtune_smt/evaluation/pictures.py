@@ -27,20 +27,14 @@ def draw_overlaps(pairs: Sequence[tuple[str, str, Sequence[Overlap]]], canvas: C
     with canvas(len(pairs), 1, figsize=size, squeeze=False) as (_, axes):
         for axis, (first, second, found) in zip(axes.flat, pairs, strict=True):
             labels = [one.template for one in found]
-            left = [0.0] * len(found)
-            parts = {
-                f"{first} alone": [one.first - one.both for one in found],
-                "both": [one.both for one in found],
-                f"{second} alone": [one.second - one.both for one in found],
-            }
-            drawn = []
-            for n, (label, counts) in enumerate(parts.items()):
-                whole = [max(one.first + one.second - one.both, 1) for one in found]
-                shares = [count / all for count, all in zip(counts, whole, strict=True)]
-                bars = axis.barh(labels, shares, left=left, color=f"C{n}")
-                drawn.append((label, bars))
-                axis.bar_label(bars, [f"{c:,}" if c else "" for c in counts], label_type="center")
-                left = [sum(both) for both in zip(left, shares, strict=True)]
+            parts = np.array([(x.first - x.both, x.both, x.second - x.both) for x in found]).T
+            shares, left, drawn = parts / np.maximum(parts.sum(axis=0), 1), np.zeros(len(found)), []
+            for n, name in enumerate((f"{first} alone", "both", f"{second} alone")):
+                bars = axis.barh(labels, shares[n], left=left, color=f"C{n}")
+                drawn.append((name, bars))
+                said = [f"{count:,}" if count else "" for count in parts[n]]
+                axis.bar_label(bars, said, label_type="center")
+                left = left + shares[n]
             axis.invert_yaxis()
             axis.set_xlabel("share of the features of either")
             above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}

@@ -19,7 +19,7 @@ from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.decoders.base import Decoder, Derivation, lists_of
-from torchtune_smt.evaluation.features import by_template
+from torchtune_smt.evaluation.features import by_template, contributions
 from torchtune_smt.evaluation.pictures import draw_ranges
 from torchtune_smt.evaluation.tables import Results
 from torchtune_smt.evaluation.translations import (
@@ -268,13 +268,17 @@ def _decode(
 
 def _addends(mine: _Decoded, other: _Decoded, i: int) -> list[dict[str, Any]]:
     """Return what features add to the lead of a translation, the largest first."""
-    ours, theirs, found = mine.rows[i], other.rows[i], []
-    for name in sorted(ours.keys() | theirs.keys()):
-        weight, difference = mine.weights.get(name), ours.get(name, 0.0) - theirs.get(name, 0.0)
-        if weight and weight * difference:
-            one = {"name": name, "weight": weight, "difference": difference}
-            found.append({**one, "value": weight * difference})
-    return sorted(found, key=lambda one: -abs(one["value"]))
+    weights = mine.weights, other.weights
+    found = [one for one in contributions((mine.rows[i], other.rows[i]), weights) if one.first]
+    return [
+        {
+            "name": x.name,
+            "weight": mine.weights[x.name],
+            "difference": x.values[0],
+            "value": x.first,
+        }
+        for x in sorted(found, key=lambda one: (-abs(one.first), one.name))
+    ]
 
 
 def _curves(systems: Mapping[str, Sequence[Output]]) -> Callable[[Canvas], None] | None:

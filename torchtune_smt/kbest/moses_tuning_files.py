@@ -16,7 +16,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Bool, Int32
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words, whole_number
-from torchtune_smt.core.textio import not_utf8, read_text
+from torchtune_smt.core.textio import NOT_UTF8, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats import Layout, ListAssembler, OnError
@@ -157,7 +157,7 @@ def _head(text: bytes, line: int, path: Path) -> _Block | None:
     try:
         words = split_words(text.decode("utf-8"))
     except UnicodeDecodeError:
-        raise not_utf8(path, line) from None
+        raise InputError(NOT_UTF8, path=path, line=line) from None
     sentence, size, width, *_ = [*map(whole_number, words[:3]), None, None, None]
     if sentence is None or size is None or width is None:
         return None

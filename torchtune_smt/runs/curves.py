@@ -104,42 +104,38 @@ def draw(systems: Mapping[str, Sequence[Run]], canvas: Canvas, window: int = 5) 
     window: mini-batches that loss and gain are averaged over.
     """
     with canvas(2, 2, figsize=(9, 6), sharex=True) as (figure, axes):
-        _draw_on(figure, axes, systems, window)
-
-
-def _draw_on(figure: Any, axes: Any, systems: Mapping[str, Sequence[Run]], window: int) -> None:
-    bleu, loss, gain, active = axes.flat
-    colours = [f"C{number}" for number in range(10)]
-    markers = "os^Dvx"
-    every = {name for runs in systems.values() for run in runs for name in run}
-    templates = sorted(name for name in every if name.startswith(_ACTIVE))
-    score = _TUNED if all(_TUNED in run for runs in systems.values() for run in runs) else _BLEU
-    named: dict[str, Any] = {}
-    known: list[tuple[str, Any]] = []
-    for s, (label, runs) in enumerate(systems.items()):
-        colour = colours[s % len(colours)]
-        if any(score in run for run in runs):
-            known.append((label, _curve(bleu, runs, score, color=colour, marker="o")))
-        for axis, name in ((loss, _LOSS), (gain, _GAIN)):
-            _curve(axis, runs, name, window, color=colour)
-        # One system: a colour for each template. Several: its colour, a marker for each.
-        for t, name in enumerate(templates):
-            if any(name in run for run in runs):
-                colour_of_template = colours[t % len(colours)] if len(systems) == 1 else colour
-                marker = markers[t % len(markers)]
-                line = _curve(active, runs, name, color=colour_of_template, marker=marker)
-                named.setdefault(name.partition("/")[2], line)
-    _finish(bleu, "dev BLEU" if score == _BLEU else "dev, by the metric that was tuned")
-    # Names of systems are long: they would hide the curves.
-    add_legend(figure, known, loc="outside lower left", fontsize="small")
-    _finish(loss, "mean loss of a pair")
-    _finish(gain, "mean gain of the best hypotheses")
-    _finish(active, "active features")
-    if active.has_data():
-        add_legend(active, list(named.items()), fontsize="small")
-    active.set_yscale("log")
-    for axis in axes[1]:
-        axis.set_xlabel("sentences tuned on")
+        bleu, loss, gain, active = axes.flat
+        colours = [f"C{number}" for number in range(10)]
+        markers = "os^Dvx"
+        every = {name for runs in systems.values() for run in runs for name in run}
+        templates = sorted(name for name in every if name.startswith(_ACTIVE))
+        score = _TUNED if all(_TUNED in run for runs in systems.values() for run in runs) else _BLEU
+        named: dict[str, Any] = {}
+        known: list[tuple[str, Any]] = []
+        for s, (label, runs) in enumerate(systems.items()):
+            colour = colours[s % len(colours)]
+            if any(score in run for run in runs):
+                known.append((label, _curve(bleu, runs, score, color=colour, marker="o")))
+            for axis, name in ((loss, _LOSS), (gain, _GAIN)):
+                _curve(axis, runs, name, window, color=colour)
+            # One system: a colour for each template. Several: its colour, a marker for each.
+            for t, name in enumerate(templates):
+                if any(name in run for run in runs):
+                    colour_of_template = colours[t % len(colours)] if len(systems) == 1 else colour
+                    marker = markers[t % len(markers)]
+                    line = _curve(active, runs, name, color=colour_of_template, marker=marker)
+                    named.setdefault(name.partition("/")[2], line)
+        _finish(bleu, "dev BLEU" if score == _BLEU else "dev, by the metric that was tuned")
+        # Names of systems are long: they would hide the curves.
+        add_legend(figure, known, loc="outside lower left", fontsize="small")
+        _finish(loss, "mean loss of a pair")
+        _finish(gain, "mean gain of the best hypotheses")
+        _finish(active, "active features")
+        if active.has_data():
+            add_legend(active, list(named.items()), fontsize="small")
+        active.set_yscale("log")
+        for axis in axes[1]:
+            axis.set_xlabel("sentences tuned on")
 
 
 def _curve(axis: Any, runs: Sequence[Run], name: str, window: int = 0, **style: Any) -> Any:

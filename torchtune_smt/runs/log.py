@@ -182,6 +182,7 @@ def _by_template(weights: Weights) -> dict[str, Float64]:
 SAMPLES: Final = 5
 
 
+@dataclass(eq=False)
 class SampleTranslations(Callback):
     """Records how a few sentences of a set are translated after each round.
 
@@ -190,28 +191,24 @@ class SampleTranslations(Callback):
         vocabularies. `SAMPLES` of them are taken, at equal distances.
     """
 
-    def __init__(
-        self, log: RunLog, decoder: Decoder, weights: Weights, sentences: Sentences
-    ) -> None:
-        self._log = log
-        self._decoder = decoder
-        self._weights = weights
-        number = min(SAMPLES, len(sentences))
-        places = np.linspace(0, len(sentences) - 1, number).astype(int).tolist()
-        self._sources = [sentences.sources[i] for i in places]
-        self._references = [sentences.references[i] for i in places]
+    log: RunLog
+    decoder: Decoder
+    weights: Weights
+    sentences: Sentences
 
     def record(self, step: int) -> None:
         """Record the translations with the weights of the moment, at a step."""
+        sources, last = self.sentences.sources, len(self.sentences) - 1
+        places = np.linspace(0, last, min(SAMPLES, last + 1)).astype(int).tolist()
         blocks = []
-        lines = translate(self._decoder, self._weights, self._sources)
-        for source, references, line in zip(self._sources, self._references, lines, strict=True):
-            rows = [("source", " ".join(source.words))] if source.words else []
-            rows += [("reference", " ".join(reference)) for reference in references]
+        lines = translate(self.decoder, self.weights, [sources[i] for i in places])
+        for i, line in zip(places, lines, strict=True):
+            rows = [("source", " ".join(sources[i].words))] if sources[i].words else []
+            rows += [("reference", " ".join(words)) for words in self.sentences.references[i]]
             rows.append(("translation", line))
             blocks.append("\n".join(f"{name:<12} {text}" for name, text in rows))
         # As code: what stands in a sentence is no markup.
-        self._log.text("translations", "\n\n".join(f"```\n{block}\n```" for block in blocks), step)
+        self.log.text("translations", "\n\n".join(f"```\n{block}\n```" for block in blocks), step)
 
     def on_report(self, report: Report, run: Rounds) -> None:
         """Record the translations after a round."""

@@ -58,6 +58,13 @@ class Output:
             return self.path / WEIGHTS
         return self.path if self.kind == "weights" else None
 
+    def own_weights(self, split: str) -> Path:
+        """Return the file of weights that are to decode a set; InputError: it is not known."""
+        if self.weights is None:
+            message = f"lies in no run's folder, and cannot decode {split}; give a run"
+            raise InputError(message, path=self.path)
+        return self.weights
+
     @property
     def data(self) -> dict[str, Any] | None:
         """The options of the group ``data`` that the run recorded, if there is one that did."""
@@ -397,12 +404,14 @@ class Compared:
         return {name: data.get(name) for name in (*_TEXT, self.split)}
 
     def read(
-        self, data: Mapping[str, Any], runs: Iterable[Path | None], chosen: int | None = None
+        self, data: Mapping[str, Any] | None, runs: Iterable[Path], chosen: int | None = None
     ) -> Corpus:
         """Read the set, which is to be decoded by runs, given by their weights.
 
         chosen: the one sentence that is decoded; None: all are.
         """
+        if data is None:
+            raise InputError(f"nobody says what {self.split} is; give data=NAME")
         with named_errors("data", data):
             dataset = Dataset(**data)
         corpus, split = dataset.read(self.split), self.split
@@ -416,7 +425,7 @@ class Compared:
                 f"sentence={chosen + 1}: {split} has {len(corpus):,} sentences; give one of 1 to "
                 f"{len(corpus)}"
             )
-        for weights in filter(None, runs):
+        for weights in runs:
             most = self.longest_source(weights)
             for i in range(len(corpus)) if chosen is None else [chosen]:
                 if most is not None:
@@ -438,7 +447,7 @@ class Compared:
         untranslated = [output for output in every if self._is_untranslated(output, data)]
         corpus: Corpus | None = None
         if data is not None and (self.references is None or untranslated or with_source):
-            corpus = self.read(data, [output.weights for output in untranslated])
+            corpus = self.read(data, [output.own_weights(split) for output in untranslated])
         lists: dict[Output, list[list[str]]] = {}
         made: dict[Output, list[str]] = {}
         files: dict[Output, Path] = {}
@@ -453,8 +462,8 @@ class Compared:
                 # Most comparisons translate nothing.
                 from torchtune_smt.tuners.sentences import translate
 
-                assert output.weights is not None
-                made[output] = translate(*self.open_run(split, output.weights, corpus))
+                weights = output.own_weights(split)
+                made[output] = translate(*self.open_run(split, weights, corpus))
             elif self.references is not None:
                 raise InputError(
                     f"{split} is still to be translated with these weights, and nobody says "

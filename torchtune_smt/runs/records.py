@@ -111,9 +111,7 @@ def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> Non
 def recorded_overrides(folder: Path) -> list[str]:
     """Return the overrides that a run recorded; none without a record."""
     path = folder / OVERRIDES
-    if not os.path.lexists(path):
-        return []
-    recorded: list[str] = read_yaml(path, list, "list of overrides")
+    recorded: list[str] = read_yaml(path, list, "list of overrides") or []
     if not all(isinstance(o, str) for o in recorded):
         raise InputError("is no list of overrides; the run folder is damaged", path=path)
     return recorded
@@ -156,8 +154,7 @@ def recorded_tuning(folder: Path) -> tuple[dict[str, Any], str, int | None, int]
 
 
 def _configuration(folder: Path) -> Any:
-    path = folder / CONFIG
-    return read_yaml(path, dict, "configuration") if os.path.lexists(path) else None
+    return read_yaml(folder / CONFIG, dict, "configuration")
 
 
 def _data(configuration: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -217,8 +214,7 @@ def place_of(folder: Path, *, as_recorded: bool = True) -> Path | None:
 
 def of_hydra(folder: Path) -> Any:
     """Return what Hydra knew of a run; None if nothing was recorded."""
-    path = folder / HYDRA
-    return read_yaml(path, dict, "record of Hydra") if os.path.lexists(path) else None
+    return read_yaml(folder / HYDRA, dict, "record of Hydra")
 
 
 def _files_of(data: dict[str, Any], split: str, place: Path) -> list[str] | None:
@@ -235,7 +231,9 @@ def _files_of(data: dict[str, Any], split: str, place: Path) -> list[str] | None
 
 
 def read_yaml(path: Path, kind: type, what: str) -> Any:
-    """Return what a record of a run holds, which must be of a type."""
+    """Return what a record of a run holds, which must be of a type; None if there is none."""
+    if not os.path.lexists(path):
+        return None
     try:
         check_plain(path)
         recorded = yaml.safe_load(path.read_text("utf-8"))

@@ -110,8 +110,6 @@ class Rounds:
         or the mean of the weights after each round (Simianer et al. 2012, Algorithm 1).
     measure: what the score is, by the metric that is tuned.
     callbacks: asked in this order. Whoever saves comes last.
-
-    As attributes:
     """
 
     tuner: Tuner
@@ -214,15 +212,18 @@ class Rounds:
                 kept=kept,
             )
         weights.grow()
-        if self.result == "best":
-            assert progress.best is not None
-            set_weights(weights.parameter, progress.best.weights)
-        elif self.result == "average":
+        average: torch.Tensor | None = None
+        if self.result == "average":
             average = tuner.averaged()
             if average is None and progress.total is not None:
                 average = progress.total / (progress.round - 1)
-            if average is not None:
-                set_weights(weights.parameter, average)
+        assert progress.best is not None
+        result = progress.best.weights if self.result == "best" else average
+        if result is not None:
+            # Features that came later have none.
+            values = weights.parameter.detach()
+            values.zero_()
+            values[: result.numel()] = result
 
     @property
     def name(self) -> str:
@@ -275,10 +276,3 @@ def _check_score(score: float, when: str) -> None:
             f"the score {when} is {score}, and must be a finite number to be compared: check "
             "what evaluates the weights"
         )
-
-
-def set_weights(parameter: torch.Tensor, values: torch.Tensor) -> None:
-    """Set the first weights to `values`; features that came later have none."""
-    with torch.no_grad():
-        parameter.zero_()
-        parameter[: values.numel()] = values

@@ -144,11 +144,6 @@ def sets_of_text(parts: Parts) -> list[str]:
     return [name for name in sets if f"data.{name}" not in unused]
 
 
-def reads_text(parts: Parts) -> bool:
-    """Return whether a decoder has to see the sets of the data before it can decode them."""
-    return parts.decoder.stored or parts.decoder.sentences is not Decoder.sentences
-
-
 def open_decoder(parts: Parts, words: Sequence[str], model: Sequence[str]) -> Decoder:
     """Return another decoder like that of a task, of its words and model, without reading its text.
 

@@ -40,7 +40,6 @@ from torchtune_smt.runs.task import (
     model_digests,
     open_decoder,
     open_task,
-    reads_text,
     score_of,
 )
 from torchtune_smt.tuners.base import Tuner
@@ -528,6 +527,8 @@ class OpenWorker:
             parts.threads = parts.threads or 1
             parts.dimension = self.dimension or parts.dimension
             tuning = Tuning(parts)
-            if reads_text(parts):
+            kind = parts.decoder
+            if kind.stored or kind.sentences is not Decoder.sentences:
+                # It has to see the sets of the data before it can decode them.
                 return tuning.worker(open_task(parts, may_write_model=False).decoder)
             return tuning.worker(open_decoder(parts, self.words, self.model))
