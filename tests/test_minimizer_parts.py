@@ -90,7 +90,6 @@ def searched(loss, margins, direction):
 
 @pytest.mark.parametrize("power", [0, 3, 10, 13, 25, 100])
 def test_a_step_that_is_too_long_by_any_order_of_magnitude(power):
-    """Two pairs without curvature, one of them told wrongly: the minimum is between them."""
     size = 10.0**power
     step, looks = searched(Logistic(), [-1000.0, 3000.0], [size, -size])
     # From 1000 to 3000 both are told right, and next to nothing is left.
