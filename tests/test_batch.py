@@ -99,21 +99,6 @@ def bleu_of(pool, weights):
     return score_corpus(lines, pool.sentences()).score
 
 
-def test_one_pass_over_the_sentences():
-    pool, weights = Pool(), fresh()
-    collector, done = collector_of(pool, weights), []
-    collector.name = "dev"
-    assert collector.score().bleu == bleu_of(pool, weights)
-    assert collector.lists.n_hypotheses == 0
-    collected = collector.collect(lambda *work: done.append(work))
-    assert collected.score.bleu == bleu_of(pool, weights)
-    assert collected.new == collector.lists.n_hypotheses == 4 * K
-    assert done == [("decoding dev", 4, 4, "sent")]
-    assert collector.collect().new == 0
-    lists = collector.lists.lists()
-    assert np.array_equal(lists.gain, BleuPlusOne().score(lists.statistics.astype(np.int64)))
-
-
 def by_hand(pool, interpolation, tolerance, patience, first):
     """Return scores and weights of each iteration, and the numbers of hypotheses."""
     weights = fresh()
@@ -243,6 +228,7 @@ OPTIMIZERS = [
     (partial(FOBOS, lr=0.3, regularizer=ElasticNet(0.03, 0.1), unregularized=2), EagerFobos),
     (partial(AdaGrad, lr=0.1, regularizer=L1(0.05), unregularized=2), EagerAdaGrad),
     (partial(SGD, lr=0.1), EagerSGD),
+    (partial(SGD, lr=0.1, average="step"), EagerSGD),
 ]
 
 
@@ -252,9 +238,10 @@ OPTIMIZERS = [
 def test_passes_over_pairs(loss, optimizer, kind, reduction):
     matrix, pairs = pairs_of(4)
     start = np.linspace(-0.3, 0.3, 7)
-    solver = Stochastic(AllPairs(), loss(reduction), optimizer, passes=3, batch_size=8)
-    solution = solver.solve_pairs(pairs, start, (5, 6))
     options = dict(optimizer.keywords)
+    average = "average" in options
+    solver = Stochastic(AllPairs(), loss(reduction), optimizer, 3, 8, average=average)
+    solution = solver.solve_pairs(pairs, start, (5, 6))
     schedule = "1/t" if optimizer.func is FOBOS else "constant"
     twin = kind(start, options.pop("lr"), **options, schedule=schedule)
     generator, losses = np.random.default_rng((5, 6)), []
@@ -271,22 +258,9 @@ def test_passes_over_pairs(loss, optimizer, kind, reduction):
                 gradient = gradient / len(part)
             touched = np.flatnonzero(part.any(0))
             twin.step([(i, gradient[i]) for i in touched])
-    np.testing.assert_allclose(solution.weights, twin.w, rtol=1e-9, atol=1e-12)
+    expected = twin.averaged() if average else twin.w
+    np.testing.assert_allclose(solution.weights, expected, rtol=1e-9, atol=1e-12)
     assert solution.report == {"loss": pytest.approx(np.mean(losses)), "pairs": 30}
-
-
-def test_averaged_weights():
-    matrix, pairs = pairs_of(2)
-    optimizer = partial(SGD, lr=0.1, average="step")
-    solution = Stochastic(AllPairs(), Perceptron(), optimizer, 2, average=True).solve_pairs(
-        pairs, np.zeros(7), (1,)
-    )
-    w, total, generator = np.zeros(7), np.zeros(7), np.random.default_rng((1,))
-    for _ in range(2):
-        for i in generator.permutation(30):
-            w = w + 0.1 * matrix[i] * (matrix[i] @ w <= 0)
-            total += w
-    np.testing.assert_allclose(solution.weights, total / 60, rtol=1e-9, atol=1e-12)
 
 
 def flat_of(gains, seed=0):

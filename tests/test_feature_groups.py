@@ -2,7 +2,6 @@
 
 import gzip
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,10 +66,7 @@ def test_unpacking_and_means(case, later, random):
     assert np.array_equal(groups.mean(short), groups.mean(padded))
 
 
-# The file
-
-
-def test_the_file_by_hand(tmp_path: Path):
+def test_the_file_by_hand(tmp_path):
     groups = FeatureGroups.of(np.array([-1, -1, 7, 2, 7, 2, -1]), 2)
     names = Vocabulary(["lm", "penalty", "rule:b", "rule:a", "rule:c d", "rule:e", "never"])
     save_groups(tmp_path / "groups.tsv", groups, np.array([0.5, -1.0, 0.1, -0.2]), names)
@@ -116,15 +112,13 @@ GOOD = "group\tweight\tsize\tfeature\n0\t0.5\t1\tlm\n1\t0.1\t2\ta\n1\t0.1\t2\tb\
         ("0.5\t1\tlm", "0.5\tlm", 2, "is no row"),
         ("0.5\t1\tlm", "nan\t1\tlm", 2, "a finite number"),
         ("1\t0.1\t2\tb", "1\t0.3\t2\tb", 4, "contradicts"),
-        ("1\t0.1\t2\tb", "1\t0.1\t3\tb", 4, "contradicts"),
         ("\tb\n", "\ta\n", 4, "contradicts"),
         ("1\t0.1\t2\tb\n", "", None, "is not whole"),
-        ("0\t0.5\t1\tlm\n", "", None, "is not whole"),
         ("0.5\t1\tlm", "0.5\t1\tother", None, "the first 1 features"),
         ("0\t0.5\t1", "0\t0.5\t2", None, "is not whole"),
     ],
 )
-def test_bad_files(tmp_path: Path, old, new, line, message):
+def test_bad_files(tmp_path, old, new, line, message):
     path = tmp_path / "groups.tsv"
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(InputError) as error:
@@ -134,7 +128,7 @@ def test_bad_files(tmp_path: Path, old, new, line, message):
     assert message in str(error.value)
 
 
-def test_groups_of_another_model_or_a_damaged_file(tmp_path: Path):
+def test_groups_of_another_model_or_a_damaged_file(tmp_path):
     path = tmp_path / "groups.tsv.gz"
     path.write_bytes(gzip.compress(GOOD.encode()))
     for dense in (["a", "lm"], ["lm", "a", "other"]):
@@ -143,9 +137,6 @@ def test_groups_of_another_model_or_a_damaged_file(tmp_path: Path):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(InputError, match="no whole gzip file"):
         read_groups(path, Vocabulary(), 0)
-
-
-# The picture
 
 
 @pytest.mark.parametrize(

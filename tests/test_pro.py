@@ -109,9 +109,7 @@ def test_values_too_large_to_be_squared_are_refused(value, others):
     assert np.isfinite(found.weights).all()
 
 
-# --- one factor of all sparse weights, beside the dense ones ---
-
-DENSE = 2
+DENSE = 2  # Beside which all sparse weights are one factor.
 
 
 @settings(max_examples=30)

@@ -2,18 +2,15 @@
 
 import importlib
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from commands import MODEL, Run, run_command
 from test_parallel import SETTINGS, rounds_of, tuner_of
-from torch import Tensor
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.scoring import sparse_vector
@@ -107,20 +104,14 @@ def test_what_classes_do_not_take(options, said, tmp_path):
     ("target", "said"),
     [
         ("bad_syntax.X", "bad_syntax.py:2: invalid syntax; correct this line"),
-        ("bad_import.X", "bad_import.py:1: ModuleNotFoundError: No module named 'of_nobody'"),
         ("bad_value.X", "bad_value.py:3: ValueError: one two"),
-        (
-            "of_nobody.X",
-            "there is no such class (No module named 'of_nobody'); is it spelt so, and",
-        ),
-        ("torchtune_smt.losses.Hinge.no", "there is no such class (type object 'Hinge' has no at"),
+        ("of_nobody.X", "there is no such class (No module named 'of_nobody'); is it spelt so"),
         ("torchtune_smt.losses", "this is no class"),
     ],
 )
 def test_classes_that_cannot_be_had(target, said, tmp_path):
     """The error is one line, with its cause; Hydra logs nothing besides."""
     (tmp_path / "bad_syntax.py").write_text("class X:\n    def f(:\n")
-    (tmp_path / "bad_import.py").write_text("import of_nobody\n\n\nclass X: ...\n")
     (tmp_path / "bad_value.py").write_text('class X: ...\n\nraise ValueError("one\\ntwo")\n')
     importlib.invalidate_caches()
     templates = f"features.templates=[{{_target_:{target}}}]"
@@ -139,9 +130,7 @@ def test_classes_that_cannot_be_had(target, said, tmp_path):
     [
         (lambda words: None, "must return KBestLists, and returned NoneType"),
         (lambda words: of_strings([7, 3], words), r"asked for 2 \[3, 7\], it returned 2 \[7, 3\]"),
-        (lambda words: of_strings([3], words), r"it returned 1 \[3\]"),
         (lambda words: of_strings([3, 7], None), "features=self.features and words=self.words"),
-        (lambda words: replace(of_strings([3, 7], words), features=None), "features=self.features"),
         (
             lambda words: replace(of_strings([3, 7], words), begin=np.array([0, 2, 2])),
             "a hypothesis for each sentence, one without",
@@ -151,7 +140,7 @@ def test_classes_that_cannot_be_had(target, said, tmp_path):
 def test_lists_of_a_decoder(make, message):
     @dataclass
     class Own(Decoder):
-        lists: Any
+        lists: object
         words: Vocabulary
 
         def decode(self, sources, snapshot, *, k=None):
@@ -185,7 +174,7 @@ def test_gains_of_a_metric(wrong):
 class Own:
     """A regulariser whose prox answers what it is told to."""
 
-    answer: Callable[[Tensor], Any]
+    answer: object
     separable: bool = True
     lazy: bool = True
 
@@ -242,7 +231,6 @@ def test_parameters_of_a_loss():
 
 
 def own_loss(function, reduction="sum"):
-    """A loss that is what it is told."""
     return type("OwnLoss", (), {"reduction": reduction, "__call__": lambda _, m: function(m)})()
 
 
@@ -255,7 +243,6 @@ def nan_above_0(margins):
     [
         (nan_above_0, DivergenceError, "a value of the loss OwnLoss is not finite"),
         (lambda m: m.detach() ** 2, InputError, "returned numbers that autograd knows no gradient"),
-        (lambda m: (m < 1).long(), InputError, "autograd knows no gradient"),
         (lambda m: torch.ones_like(m).requires_grad_() * 2, InputError, "does not depend on the"),
     ],
 )
@@ -264,10 +251,9 @@ def test_values_of_a_loss(function, kind, message):
         tuned(own_loss(function))
 
 
-@pytest.mark.parametrize("reduction", ["none", None, 3])
-def test_the_reduction_of_a_loss(reduction):
+def test_the_reduction_of_a_loss():
     with pytest.raises(ValueError, match="reduction of the loss OwnLoss must be"):
-        Stochastic(AllPairs(), own_loss(torch.exp, reduction), partial(SGD, lr=0.1))
+        Stochastic(AllPairs(), own_loss(torch.exp, "none"), partial(SGD, lr=0.1))
 
 
 def test_a_loss_that_works_in_the_gains():
@@ -324,14 +310,11 @@ def test_numbers_of_a_solver(run):
     assert [fit.mean(f"fit/{name}") for name in "abcd"] == [3.0, 0.5, 2.0, 1.0]
 
 
-class Short(Mixing):
-    """A strategy that forgets most of the weights."""
-
-    def combine(self, columns):
-        return np.zeros(1)
-
-
 def test_what_a_parallel_strategy_combines():
+    class Short(Mixing):
+        def combine(self, columns):
+            return np.zeros(1)
+
     message = r"combine of Short must return a weight for each feature, .* and shape \(1,\)"
     with pytest.raises(InputError, match=message):
         rounds_of(tuner_of(Short(2), SETTINGS["adagrad"])).run()
