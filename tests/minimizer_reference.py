@@ -20,7 +20,6 @@ def most_bent(loss):
 
 
 def rows_of(x):
-    """Rows given as a matrix."""
     rows, columns = np.nonzero(x)
     begin = np.append(0, np.cumsum(np.bincount(rows, minlength=len(x)))).astype(np.int64)
     return Rows(begin, columns.astype(np.int32), x[rows, columns].astype(np.float64))
@@ -36,6 +35,17 @@ def problem(seed=0, n=300, n_dense=3, d=12, noise=1.0):
     w = np.append(np.full(n_dense, 0.1), draw.integers(-1, 2, d))
     margins = x @ w + noise * draw.normal(size=n)
     return x * np.where(margins < 0, -1.0, 1.0)[:, None]
+
+
+def rare(seed, n, d, k, noise=1.0):
+    """Pairs of k features each, most of which are rare; and what goes on drawing."""
+    draw = np.random.default_rng(seed)
+    often = 1.0 / (np.arange(d) + 3.0)
+    x = np.zeros((n, d))
+    for row in x:
+        row[draw.choice(d, k, replace=False, p=often / often.sum())] = draw.choice([-1.0, 1.0], k)
+    margins = x @ draw.normal(size=d) + noise * draw.normal(size=n)
+    return x * np.where(margins < 0, -1.0, 1.0)[:, None], draw
 
 
 def scaled(x, n_dense, loss, fraction, strengths=(0.0, 1.0)):
@@ -119,7 +129,6 @@ def fista(x, n_dense, loss, penalty, steps):
 
 
 def residual(w, pull, penalty):
-    """By definition, block for block."""
     p = penalties(penalty, w.size)
     worst = 0.0
     rank = 0

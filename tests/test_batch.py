@@ -73,18 +73,15 @@ class Pool(Decoder):
 
 
 class Shift:
-    """A solver that can be followed by hand."""
-
     def solve(self, lists, start, seed):
         moved = lists.rows.dense(start.size).T @ (lists.gain - lists.gain.mean())
         return Solution(start + moved + seed[1], {"n": lists.n_hypotheses})
 
 
-def collector_of(pool, weights, folder=None):
+def collector_of(pool, weights):
     sentences = pool.sentences()
     metric = BleuPlusOne().bind(sentences.references, pool.words)
-    lists = ListStore(n_dense=2, folder=folder)
-    return Collector(pool, weights, sentences, metric, lists)
+    return Collector(pool, weights, sentences, metric, ListStore(n_dense=2))
 
 
 def fresh():

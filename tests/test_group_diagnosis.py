@@ -235,7 +235,6 @@ def test_clusters_are_intervals(values):
 
 
 def test_groups_are_clusters_of_weights_that_pairs_support():
-    """Four features of each of two strengths and signs, and some that mean nothing."""
     draw = np.random.default_rng(0)
     w = np.repeat([3.0, 1.0, -1.0, -3.0, 0.0], 4)
     x = (draw.random((4000, 20)) < 0.3) * draw.choice([-1.0, 1.0], (4000, 20))

@@ -21,7 +21,6 @@ POWERS = {"1/t": 1.0, "inv_sqrt": 0.5, "constant": 0.0}
 
 
 def algorithm2(x, start, n_dense, learning, order, d=None):
-    """Every step on all coordinates."""
     w = start.copy()
     oscar, power = learning.regularizer, POWERS[learning.schedule]
     d = d or w.size - n_dense
@@ -34,7 +33,6 @@ def algorithm2(x, start, n_dense, learning, order, d=None):
 
 
 def instance(seed, n_pairs, n_dense, n_sparse):
-    """Pairs with counts of sparse features and real values of dense ones, and first weights."""
     random = np.random.default_rng(seed)
     x = random.integers(-1, 2, (n_pairs, n_dense + n_sparse)) * 1.0
     x[:, :n_dense] = random.normal(size=(n_pairs, n_dense))

@@ -44,7 +44,6 @@ def _one_thread():
 
 
 def random_lists(seed, sentences, features, size=12):
-    """As those of the online tuner, with features of one pool."""
     rng = np.random.default_rng(seed)
     lists = []
     for i in range(sentences):
@@ -115,7 +114,9 @@ class Told(Callback):
         self.work.append(work)
 
 
-def run_of(rounds):
+def run_of(rounds, start=None):
+    if start is not None:
+        rounds.progress.note_start(start, rounds.tuner.weights.parameter)
     told = Told()
     rounds.callbacks = [told]
     return rounds.run(), told
@@ -145,15 +146,12 @@ class Gains(GivenGains):
 
 
 class Pool:
-    """Hypotheses of some sentences, as they came."""
-
     def __init__(self, lists):
         self.lists = lists
         self.found = [[] for _ in lists]
         self.collected = 0
 
     def collect(self, weights):
-        """Return the number of new hypotheses, and the score of the best ones."""
         self.collected += 1
         new, total = 0, 0
         for hypotheses, found in zip(self.lists, self.found, strict=True):
@@ -245,8 +243,7 @@ def test_the_tuner_does_what_the_algorithm_says(seed, zero_group):
     data = Data(10 * seed)
     rounds = data.rounds(zero_group=zero_group)
     tuner = rounds.tuner
-    rounds.progress.note_start(-1.0, tuner.weights.parameter)
-    progress, told = run_of(rounds)
+    progress, told = run_of(rounds, -1.0)
     reports = told.reports["round"]
     expected = reference(data, zero_group, LEARNING, SOLVER, 5)
     scores = [score for score, _, _ in expected]
@@ -305,8 +302,7 @@ def test_a_feature_that_tells_pairs_is_named():
         for _, row, gain in hypotheses:
             row[DENSE[1]] = gain
     rounds = data.rounds(learning=BatchLearning(OSCAR), rounds=1)
-    rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
-    _, told = run_of(rounds)
+    _, told = run_of(rounds, -1.0)
     (part,) = told.reports["part"]
     assert f"iteration 1: the dense feature {DENSE[1]} tells all pairs" in part.text
 
@@ -325,8 +321,7 @@ STRONG = Oscar(1e3, 1e3)
 def test_no_groups_and_default_features_alone(learning, cure):
     """λ so large that everything dies: the default features are tuned, and it goes on."""
     rounds = Data(7).rounds(learning=learning)
-    rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
-    _, told = run_of(rounds)
+    _, told = run_of(rounds, -1.0)
     assert [report.numbers["groups/number"] for report in told.reports["part"]] == [0, 0, 0]
     assert cure in told.reports["part"][0].text
     weights = rounds.tuner.weights.parameter.detach()

@@ -30,7 +30,6 @@ def step(optimizer, parameter, ids, gradient, eager=None):
 
 
 def groups_of(w):
-    """Return the groups of weights, as `Oscar.groups` numbers them."""
     _, block = np.unique(-np.abs(w), return_inverse=True)
     return np.where(w == 0, -1, 2 * block + (w < 0)).tolist()
 

@@ -28,7 +28,6 @@ CHRF_SCORE = SacrebleuChrf()
 
 
 def random_statistics(generator, n, matches=1):
-    """Return BLEU's statistics of n made-up hypotheses."""
     c = generator.integers(5, 12, n)
     length = np.maximum(c[:, None] - np.arange(4), 0)
     m = np.sort(generator.integers(matches, 5, (n, 4)))[:, ::-1]
@@ -42,7 +41,6 @@ MEASURES = {m.name: m for m in (BLEU, error_rate("WER"), mean("column"), CHRF, M
 
 
 def made_up(generator, n, measure):
-    """Return statistics of n made-up hypotheses."""
     parts = []
     for part in measure.parts:
         if part.kind == kernels_of.BLEU:
@@ -169,7 +167,6 @@ def test_intervals_by_hand():
     """Four-grams that match: 1 or 2 of 7; the better intervals are chosen, and a point in them."""
 
     def found(gammas, better):
-        """Of one list whose best goes from hypothesis to hypothesis."""
         rows = np.array([[4, 3, 2, 1 + b, 10, 9, 8, 7, 10, 10] for b in better], np.int32)
         change = np.array([*pairwise(range(len(better)))], np.int32)
         lines = np.zeros(1, np.int64), np.array(gammas, float), change, np.arange(len(gammas))

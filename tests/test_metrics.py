@@ -19,11 +19,10 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from small_lists import ON_LISTS, edits, kbest_of, put
 
-from torchtune_smt import KBestLists, KBestMira, measured, minimum_risk, tune
+from torchtune_smt import KBestLists, KBestMira, measured, tune
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.forms import read_lists
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics import (
@@ -63,7 +62,6 @@ def gains_of(metric, hypotheses, references):
 
 
 def check_bleu(cases, metric, peer):
-    """Compare statistics and gains with sacrebleu's."""
     words, plain = Vocabulary(), BLEU(smooth_method="none", tokenize="none")
     references = [refs for refs, _ in cases]
     counts, bound = BleuReferences(references, words), metric.bind(references, words)
@@ -343,7 +341,6 @@ def noisy(generator, words):
 
 @pytest.mark.parametrize("name", PEERS)
 def test_statistics_of_longer_sentences_are_sacrebleus(name):
-    """Words in another order, and sentences of very different lengths."""
     generator, corpus = np.random.default_rng(3), []
     for length in (1, 3, 8, 20, 25, 30, 60):
         references = [[f"w{w}" for w in generator.integers(40, size=n)] for n in (length, 12)]
@@ -399,15 +396,6 @@ def test_filters_are_of_the_metric_alone(filters, line, left):
         WordErrorRate(filters=["stem"])
 
 
-def test_minimum_risk_expects_errors_of_lists_with_an_empty_hypothesis():
-    lists = KBestLists.of_strings([["a b c", "", "a b"]], scores=[[0.0, 1.0, 0.5]])
-    found = minimum_risk(lists, WordErrorRate())
-    share = np.exp([0, 1, 0.5]) / np.exp([0, 1, 0.5]).sum()
-    expected = -np.array([[0, 3, 1], [3, 0, 2], [1, 2, 0]]) @ share
-    order = np.argsort(-expected)
-    assert found.score == pytest.approx(expected[order]) and found.entry.tolist() == order.tolist()
-
-
 def test_lists_of_any_metric_are_kept(tmp_path):
     corpus = [([["a"], ["b", "c"]], [["a"], ["b", "a"]])]
     found = measured(of_strings(corpus), [corpus[0][1]], WordErrorRate())
@@ -445,14 +433,12 @@ class Length:
         return np.array([-float(kbest.hypothesis(h).size) for h in range(len(kbest))])
 
 
-def test_mira_takes_the_corpus_score_of_the_metric(tmp_path):
-    lines, references = [], []
-    for i in range(12):
-        references.append([f"the dog sees a cat near our old house {i}".split()])
-        lines.append(f"{i} ||| {' '.join(references[-1][0])} ||| a= {1 + i % 3} b= 0 ||| 0")
-        lines.append(f"{i} ||| one pets {i} friendly dogs ||| a= 0 b= {1 + i % 2} ||| 0")
-    lists = read_lists(put(tmp_path, {"list": lines}), dense=[]).lists
-    for metric, better in ((None, "a_0"), (Length(), "b_0")):
+def test_mira_takes_the_corpus_score_of_the_metric():
+    good = [f"the dog sees a cat near our old house {i}" for i in range(12)]
+    texts = [[text, f"one pets {i} friendly dogs"] for i, text in enumerate(good)]
+    features = [[{"a": 1.0 + i % 3}, {"b": 1.0 + i % 2}] for i in range(12)]
+    lists, references = KBestLists.of_strings(texts, features), [[text.split()] for text in good]
+    for metric, better in ((None, "a"), (Length(), "b")):
         found = tune(measured(lists, references, metric), KBestMira(C=1)).to_dict()
         assert max(found, key=found.get) == better
 

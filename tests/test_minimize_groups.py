@@ -158,7 +158,6 @@ def made(seed, weights, lists, dense=0.0, size=30):
 
 
 def learnt(lists, oscar, seed=0, prepared=False, **options):
-    """Return which sparse features are in groups, and the strength of the norm."""
     size = 1 + max(kbest.rows.limits[1] for kbest in lists)
 
     def noise(number):
@@ -247,8 +246,7 @@ def test_the_tuner_draws_noise_once_an_iteration(prepared):
     strengths = []
     for _ in range(2):
         rounds = Data(6).rounds(learning=learning, rounds=2)
-        rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
-        told = run_of(rounds)[1]
+        _, told = run_of(rounds, -1.0)
         strengths.append([part.numbers["minimum/lambda2"] for part in told.reports["part"]])
         shown = [work for work in told.work if work[0] == "shuffling gains"]
         assert shown == [("shuffling gains", n, 3, "draw") for n in (1, 2, 3)] * 2

@@ -18,6 +18,7 @@ from minimizer_reference import (
     objective,
     penalties,
     problem,
+    rare,
     residual,
     rows_of,
     scaled,
@@ -194,7 +195,6 @@ def test_the_minimum_is_that_of_fista_without_tricks(loss, fraction):
 
 
 def equals_fista(x, n_dense, minimizer, penalty):
-    """Return the minimum, which is that of plain FISTA, by value, support and weights."""
     loss = minimizer.loss
     found = minimizer.minimize(penalty, accuracy=EXACT)
     slow = fista(x, n_dense, loss, penalty, 20_000)
@@ -223,21 +223,10 @@ def test_screening_changes_nothing(loss, monkeypatch):
     assert np.allclose(screened.weights, full.weights, atol=1e-7)
 
 
-def rare(n=150, d=60):
-    """Pairs of four features, most of which are rare, as many as the norm is made for."""
-    draw = np.random.default_rng(1)
-    often = 1.0 / (np.arange(d) + 3.0)
-    x = np.zeros((n, d))
-    for row in x:
-        row[draw.choice(d, 4, replace=False, p=often / often.sum())] = draw.choice([-1.0, 1.0], 4)
-    margins = x @ draw.normal(size=d) + draw.normal(size=n)
-    return x * np.where(margins < 0, -1.0, 1.0)[:, None]
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_minimum_where_all_features_survive(loss, monkeypatch):
     """The last features have next to no penalty, and are torn away from 0 together alone."""
-    x = rare()
+    x, _ = rare(1, 150, 60, 4)
     monkeypatch.setattr(descent, "FEW", 3)
     found = equals_fista(x, 0, *scaled(x, 0, loss, 0.1, (1.0 / 300, 1.0)))
     assert 1 < found.n_groups < found.survivors > 50

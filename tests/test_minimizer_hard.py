@@ -12,6 +12,7 @@ from minimizer_reference import (
     members,
     objective,
     problem,
+    rare,
     residual,
     rows_of,
     scaled,
@@ -219,25 +220,14 @@ def test_a_minimum_that_was_not_reached_has_the_better_bound(loss):
         assert found.certificate.bound == pytest.approx(again.bound, rel=1e-6)
 
 
-def flat_problem(seed):
-    """Pairs of rare features, of which as many have a weight as there are pairs at the kink."""
-    draw = np.random.default_rng(seed)
-    n, d = 300, 200
-    often = 1.0 / (np.arange(d) + 3.0)
-    x = np.zeros((n, d))
-    for row in x:
-        row[draw.choice(d, 5, replace=False, p=often / often.sum())] = draw.choice([-1.0, 1.0], 5)
-    margins = x @ draw.normal(size=d) + 2.0 * draw.normal(size=n)
-    x *= np.where(margins < 0, -1.0, 1.0)[:, None]
-    return np.hstack([draw.normal(size=(n, 2)), x]), draw.permutation(n)
-
-
 @pytest.mark.parametrize("fraction", [0.01, 0.03])
 def test_the_order_alone_moves_nothing_that_is_not_listed(fraction):
     """16 problems in which blocks move together: one alone has far more curvature."""
     shares = []
     for seed in range(8):
-        x, order = flat_problem(seed)
+        # Of rare features as many have a weight as there are pairs at the kink.
+        x, draw = rare(seed, 300, 200, 5, noise=2.0)
+        x, order = np.hstack([draw.normal(size=(300, 2)), x]), draw.permutation(300)
         given = 2, SmoothedHinge(), fraction, (1.0 / 300, 1.0, 1000)
         both = (scaled(rows, *given) for rows in (x, x[order]))
         found, other = (minimizer.minimize(penalty) for minimizer, penalty in both)

@@ -75,8 +75,6 @@ class ListDecoder(Decoder):
 
 @dataclass
 class GivenGains:
-    """The gains that stand beside the hypotheses."""
-
     decoder: ListDecoder
 
     def gains(self, kbest):

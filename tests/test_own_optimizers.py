@@ -168,7 +168,6 @@ def forgets(self, state, parameter):
 
 
 def counts(self, state, parameter):
-    """Do the same, as it has to be."""
     state["steps"] = state.get("steps", 0) + 1
     return 1 / float(state["steps"])
 

@@ -138,8 +138,6 @@ def test_algorithms(strategy, algorithm, k, name, result):
 
 
 class Fresh(InProcess):
-    """Opens a worker for each task."""
-
     def map(self, common, tasks):
         for task in tasks:
             self._worker = None

@@ -23,7 +23,7 @@ from torchtune_smt.metrics.base import with_gains
 from torchtune_smt.optim import AdaGrad, FobosOscar
 from torchtune_smt.parallel.base import Work
 from torchtune_smt.parallel.engine import InProcess
-from torchtune_smt.parallel.stale import BatchWeights, Stale, StaleTuner
+from torchtune_smt.parallel.stale import BatchWeights, Stale
 from torchtune_smt.regularizers import L1, Oscar
 from torchtune_smt.runs.checkpoint import (
     ARCHIVE,
@@ -71,6 +71,12 @@ def stale(strategy, settings=CHOSEN["adagrad"], decoder=None):
 
 def rounds_of(tuner):
     return Rounds(tuner, lambda: 0.0, rounds=EPOCHS, result="last")
+
+
+def resumed(path, strategy):
+    run = rounds_of(stale(strategy))
+    load_checkpoint(path, run.tuner.weights, run, {})
+    return run
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -199,9 +205,7 @@ def test_a_run_that_is_taken_up_after_any_step(strategy, tmp_path):
         reports += 1
         save_checkpoint(tmp_path / "c", run.tuner.weights, run, {})
         steps.close()
-        tuner = stale(strategy)
-        run = rounds_of(tuner)
-        load_checkpoint(tmp_path / "c", tuner.weights, run, {})
+        run = resumed(tmp_path / "c", strategy)
     assert reports == EPOCHS * (len(whole.tuner.online.batches(1)) + 1)
     assert values_of(run.tuner.weights) == pytest.approx(values_of(whole.tuner.weights), abs=1e-12)
 
@@ -237,13 +241,11 @@ def test_no_step_is_lost(strategy, reports, tmp_path):
     kept = {1: 0, 2: 1, 4: 3, 14: 0, 15: 1}[reports]
     checksum = ARCHIVE.read(tmp_path / "c.pt").checksum
     assert len(STEPS.parts(path, checksum) if path.exists() else []) == kept
-    tuner = stale(strategy)
-    run = rounds_of(tuner)
-    load_checkpoint(tmp_path / "c.pt", tuner.weights, run, {})
+    run = resumed(tmp_path / "c.pt", strategy)
+    tuner = run.tuner
     assert len(tuner.online.batches(1)) == 13
     assert (run.progress.round, run.progress.done) == (1 + reports // 14, reports % 14)
     assert run.progress.sentences == before.progress.sentences
-    assert isinstance(before.tuner, StaleTuner)
     old, new = before.tuner.state_dict(), tuner.state_dict()
     assert (old["done"], old["staleness"]) == (new["done"], new["staleness"])
     for one in (tuner, before.tuner):
@@ -265,10 +267,8 @@ def test_steps_of_an_earlier_checkpoint_are_not_taken(tmp_path):
     steps = StepFile(tmp_path / "c.pt")
     assert steps.path.stat().st_size
     save_checkpoint(tmp_path / "c.pt", run.tuner.weights, run, {})
-    tuner = stale(Stale(2))
-    run = rounds_of(tuner)
-    load_checkpoint(tmp_path / "c.pt", tuner.weights, run, {})
-    assert run.progress.done == len(tuner.state_dict()["done"]) == 4
+    run = resumed(tmp_path / "c.pt", Stale(2))
+    assert run.progress.done == len(run.tuner.state_dict()["done"]) == 4
 
 
 def test_a_saved_gradient_of_features_that_there_are_not():
@@ -293,8 +293,6 @@ def test_threads_may_share_a_vocabulary():
 
 
 class BrokenDecoder(ListDecoder):
-    """Fails at one sentence."""
-
     def decode(self, sources, snapshot, *, k=None):
         if any(source.index == 7 for source in sources):
             raise InputError("sentence 7 is bad")
