@@ -55,14 +55,6 @@ def scaled(x, n_dense, loss, fraction, strengths=(0.0, 1.0)):
     return minimizer, penalty.times(fraction * minimizer.largest_scale(penalty))
 
 
-def members(found):
-    """Return with which features each one is in a group; of a zero with none."""
-    return [
-        frozenset(np.flatnonzero(found.groups == g)) if g >= 0 else None
-        for g in found.groups.tolist()
-    ]
-
-
 def penalties(penalty, count):
     return np.array(
         [penalty.lambda1 + penalty.lambda2 * (penalty.dimension - 1 - i) for i in range(count)]

@@ -192,20 +192,16 @@ def test_no_pairs_no_step():
     assert learner.weights.version == 0
 
 
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
+def test_a_sampler_returns_pairs_of_the_list():
+    lists = made(Vocabulary(DENSE)).some(np.array([0, 1]))
+    for pairs, message in (
         (np.array([[0, 1], [-1, 1]]), "returned hypothesis -1 for sentence 0"),
         (None, "returned NoneType for sentence 0"),
         # The first of the next list would be number 6 of this one.
         (np.array([[0, 6]]), "they are numbered from 0"),
-    ],
-)
-def test_a_sampler_returns_pairs_of_the_list(pairs, message):
-    lists = made(Vocabulary(DENSE)).some(np.array([0, 1]))
-    sampler = Mock(sample=lambda kbest, seed: pairs)
-    with pytest.raises(InputError, match=message):
-        gradient(lists, Weights(DENSE), Hinge("sum"), sampler)
+    ):
+        with pytest.raises(InputError, match=message):
+            gradient(lists, Weights(DENSE), Hinge("sum"), Mock(sample=Mock(return_value=pairs)))
 
 
 @pytest.mark.parametrize(

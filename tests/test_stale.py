@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -292,15 +292,10 @@ def test_threads_may_share_a_vocabulary():
     assert sorted(words.names(range(len(words)))) == sorted(names)
 
 
-class BrokenDecoder(ListDecoder):
-    def decode(self, sources, snapshot, *, k=None):
-        if any(source.index == 7 for source in sources):
-            raise InputError("sentence 7 is bad")
-        return super().decode(sources, snapshot, k=k)
-
-
 def test_errors_of_threads_come_here():
-    tuner = stale(Stale(2), decoder=BrokenDecoder(LISTS))
+    decoder = ListDecoder(LISTS)
+    decoder.decode = Mock(side_effect=InputError("sentence 7 is bad"))
+    tuner = stale(Stale(2), decoder=decoder)
     with pytest.raises(InputError, match="sentence 7 is bad"):
         list(tuner.round(1))
 

@@ -70,11 +70,6 @@ class Walk(Tuner):
         ...
 
 
-class Decoding(Walk):
-    def __init__(self, decoder):
-        ...
-
-
 class Numbers:
     def solve(self, lists, start, seed):
         report = {"a": np.int64(3), "b": np.float32(0.5), "c": torch.tensor(2.0), "d": 1}
@@ -88,8 +83,6 @@ class Numbers:
         # What is said of what a class does not take names it, and not that of the file.
         ("decoder._target_=mine.Own threads=1", "decoder._target_=mine.Own takes no threads, and"),
         ("tuner._target_=mine.Walk loss=hinge", "tuner._target_=mine.Walk takes no loss, and"),
-        ("tuner._target_=mine.Walk parallel=itermix", "parallel: IterMix spreads the mini-batches"),
-        ("tuner._target_=mine.Decoding parallel=decode", "parallel: Decode decodes all sentences"),
     ],
 )
 def test_what_classes_do_not_take(options, said, tmp_path):
