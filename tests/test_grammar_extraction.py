@@ -35,6 +35,19 @@ def phrases(n, m, links, max_length, unaligned_edges):
     return found
 
 
+def side_of(words, begin, end, spans):
+    """The symbols of a side with gaps at these spans, and the place of each word among them."""
+    symbols, place = [], {}
+    for i in range(begin, end):
+        inside = [k for k, (first, behind) in enumerate(spans) if first <= i < behind]
+        if not inside:
+            place[i] = len(symbols)
+            symbols.append(words[i])
+        elif i == spans[inside[0]][0]:
+            symbols.append(f"[{inside[0] + 1}]")
+    return tuple(symbols), place
+
+
 def rules_of(source, target, links, *, max_length, max_symbols, max_gaps, unaligned_edges):
     """For each initial phrase the list of its rules, each with the links between its symbols."""
     initial = phrases(len(source), len(target), links, max_length, unaligned_edges)
@@ -47,30 +60,11 @@ def rules_of(source, target, links, *, max_length, max_symbols, max_gaps, unalig
         pairs = product(inner, inner)
         two = [(p, q) for p, q in pairs if p[1] < q[0] and (p[3] <= q[2] or q[3] <= p[2])]
         for gaps in [(), *((p,) for p in inner), *two]:
-            if len(gaps) > max_gaps:
-                continue
-            covered = {i for p in gaps for i in range(p[0], p[1])}
-            if not any(s <= i < e and i not in covered for i, _ in links):
-                continue
-            side, target_side, place, target_place = [], [], {}, {}
-            for i in range(s, e):
-                starts = [k for k, p in enumerate(gaps) if p[0] == i]
-                if starts:
-                    side.append(f"[{starts[0] + 1}]")
-                elif i not in covered:
-                    place[i] = len(side)
-                    side.append(source[i])
-            covered = {j for p in gaps for j in range(p[2], p[3])}
-            for j in range(t, u):
-                starts = [k for k, p in enumerate(gaps) if p[2] == j]
-                if starts:
-                    target_side.append(f"[{starts[0] + 1}]")
-                elif j not in covered:
-                    target_place[j] = len(target_side)
-                    target_side.append(target[j])
-            if len(side) <= max_symbols:
-                inside = sorted((place[i], target_place[j]) for i, j in links if i in place)
-                rules.append(((tuple(side), tuple(target_side)), tuple(inside)))
+            side, place = side_of(source, s, e, [p[:2] for p in gaps])
+            target_side, target_place = side_of(target, t, u, [p[2:] for p in gaps])
+            inside = sorted((place[i], target_place[j]) for i, j in links if i in place)
+            if len(gaps) <= max_gaps and len(side) <= max_symbols and inside:
+                rules.append(((side, target_side), tuple(inside)))
         yield rules
 
 
@@ -98,15 +92,20 @@ def brute_force(sources, targets, alignments, *, share, **options):
     for (side, target_side), count in counts.items():
         f_words = [w for w in side if not w.startswith("[")]
         e_words = [w for w in target_side if not w.startswith("[")]
-        e_given_f = f_given_e = 0.0
-        for e in e_words:
-            best = max(pairs[f, e] / f_total[f] for f in [*f_words, None] if f_total[f])
-            e_given_f += math.log10(best)
-        for f in f_words:
-            best = max(pairs[f, e] / e_total[e] for e in [*e_words, None] if e_total[e])
-            f_given_e += math.log10(best)
-        shares = [math.log10(count / whole) for whole in (of_source[side], of_target[target_side])]
-        result[side, target_side] = float(count), [*shares, e_given_f, f_given_e, 1.0]
+        factors = [count / of_source[side], count / of_target[target_side]]
+        factors.append(
+            math.prod(
+                max(pairs[f, e] / f_total[f] for f in [*f_words, None] if f_total[f])
+                for e in e_words
+            )
+        )
+        factors.append(
+            math.prod(
+                max(pairs[f, e] / e_total[e] for e in [*e_words, None] if e_total[e])
+                for f in f_words
+            )
+        )
+        result[side, target_side] = float(count), [*map(math.log10, factors), 1.0]
     return result
 
 
@@ -260,11 +259,9 @@ def test_rules_keep_the_links_of_most_sentences(bitext, options):
 
 def counts_of(grammar, train_index=-1):
     """In how many sentences rules occur, one left out; not those that are gone."""
-    every = np.arange(len(grammar))
-    if train_index < 0:
-        found = grammar.rule_counts(every)
-    else:
-        found = grammar.rule_counts_without(every, train_index)
+    left_out = [train_index] * (train_index >= 0)
+    count = grammar.rule_counts_without if left_out else grammar.rule_counts
+    found = count(np.arange(len(grammar)), *left_out)
     return {t: n for t, n in zip(texts_of(grammar), found.tolist(), strict=True) if n}
 
 

@@ -21,7 +21,6 @@ from torchtune_smt.grammar import (
 )
 from torchtune_smt.grammar.alignment import ALIGNERS, align
 from torchtune_smt.grammar.file_grammar import Side
-from torchtune_smt.grammar.matching_kernels import build_trie
 
 SOURCES = [s.split() for s in ("das haus", "ein kleines haus", "das kleine buch", "ein ß")]
 TARGETS = [s.split() for s in ("the house", "a small house", "the small book", "a ß")]
@@ -235,19 +234,6 @@ def test_matching_rules(rules, sentence, max_span):
     for i, (s, t) in enumerate(rules):
         first.setdefault((tuple(s), tuple(t)), i)
     assert sorted(grammar.dense[:, 0].astype(int).tolist()) == sorted(first.values())
-
-
-@given(st.lists(st.lists(st.integers(-2, 3), max_size=5), max_size=20))
-def test_trie(sequences):
-    begin, symbols = joined(sequences)
-    symbol, child_begin, node = build_trie(np.diff(begin).astype(np.int32), symbols)
-    prefixes = {tuple(s[:k]) for s in [[], *sequences] for k in range(len(s) + 1)}
-    prefixes = sorted(prefixes, key=lambda p: (len(p), p))
-    assert [prefixes[n] for n in node] == [tuple(s) for s in sequences]
-    for n, prefix in enumerate(prefixes):
-        children = range(child_begin[n], child_begin[n + 1])
-        expected = [p for p in prefixes if len(p) == len(prefix) + 1 and p[:-1] == prefix]
-        assert [(*prefix, int(symbol[c])) for c in children] == expected
 
 
 def test_a_long_sentence_has_room():

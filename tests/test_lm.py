@@ -25,7 +25,7 @@ from torchtune_smt.lm import (
     read_arpa,
     write_arpa,
 )
-from torchtune_smt.lm.kernels import advance, asked, match, recall, transition
+from torchtune_smt.lm.kernels import asked, match, recall, transition
 from torchtune_smt.lm.tables import write_cache
 
 SMALL = """\\data\\
@@ -252,21 +252,6 @@ TEXT = "the dog sees the cat,the cat sees a bird,a bird sings,the dog sleeps,a z
 SENTENCES = [line.split() for line in f"{TEXT} sleeps,the bird sees the dog".split(",")]
 
 
-def test_fold_models_have_not_seen_their_fold(tmp_path):
-    build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
-    folds = load_folds(tmp_path)
-    assert len(folds) == 3
-    for i, words in enumerate(SENTENCES):
-        others = [other for k, other in enumerate(SENTENCES) if k % 3 != i % 3]
-        expected = NgramModel.from_ngrams(estimate(others, 3, DISCOUNT_FALLBACK)).score(words)
-        total, unknown = folds[i % 3].score(words)
-        assert total == pytest.approx(expected[0], abs=1e-5)
-        assert unknown == expected[1]
-    # "zebra" occurs in sentence 4 only.
-    assert "zebra" not in folds[1].words
-    assert "zebra" in folds[2].words
-
-
 def test_fold_errors(tmp_path):
     def refused(message, **expected):
         with pytest.raises(InputError, match=message):
@@ -304,22 +289,6 @@ def test_scores_are_those_of_back_off(reference, words, bos, eos):
     assert unknown == sum((w,) not in reference.prob for w in words)
     for found in model.score_all([words, [], words], bos, eos):
         assert found[[0, 2]].tolist() == [total if found.dtype == float else unknown] * 2
-
-
-@given(dict_models(), sentences, st.booleans())
-@settings(max_examples=100)
-def test_minimised_states_score_as_the_full_history(reference, words, bos):
-    model = NgramModel.from_ngrams(to_ngrams(reference))
-    state = model.begin_state if bos else 0
-    history = (BEGIN,) if bos else ()
-    for word, id in zip(words, model.word_ids(words), strict=True):
-        # Every word that could come next, not only the one that does.
-        for (other,) in (g for g in reference.prob if len(g) == 1):
-            logp, _ = advance(*model.tables, state, model.words.id(other))
-            assert logp == pytest.approx(reference.logp(history, other), abs=1e-5)
-        _, state = advance(*model.tables, state, int(id))
-        assert model.tables.nodes["length"][state] < model.order
-        history += (word,)
 
 
 def test_a_memo_remembers_what_the_model_says():

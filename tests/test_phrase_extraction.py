@@ -26,6 +26,7 @@ from torchtune_smt.grammar.extraction import extract_phrases
 # Monotone, swap, discontinuous right and left, as columns of each kind.
 COLUMNS = {"msd": [0, 1, 2, 2], "mslr": [0, 1, 2, 3], "monotonicity": [0, 1, 1, 1]}
 UNITS = ["wbe", "phrase", "hier"]
+DIRECTIONS = {"backward": [0], "forward": [1], "bidirectional": [0, 1]}
 
 
 def towards_before(unit, boxes, links, n, m, phrase):
@@ -62,7 +63,7 @@ def orientations(unit, n, m, links, max_length):
         yield (s, e, t, u), before, towards_before(unit, turned, turned_links, n, m, place)
 
 
-def expected_table(bitext, unit, kind, max_length):
+def expected_table(bitext, unit, kind, directions, max_length):
     """All features of all phrases, by the definition."""
     counts = defaultdict(lambda: np.zeros((2, 4)))
     for source, target, links in zip(*bitext, strict=True):
@@ -81,19 +82,23 @@ def expected_table(bitext, unit, kind, max_length):
         for c in range(4):
             merged[:, COLUMNS[kind][c]] += counts[pair][:, c]
         assert (merged.sum(axis=1) == float(count)).all()
-        reordering = np.log((merged + 0.5) / (float(count) + 0.5 * k)).ravel()
+        reordering = np.log((merged + 0.5) / (float(count) + 0.5 * k))[directions].ravel()
         table[pair] = [*logs, np.log(float(count)), float(count == 1), *reordering]
     return table
 
 
 @settings(max_examples=70)
-@given(bitexts(), st.sampled_from(UNITS), st.sampled_from(sorted(COLUMNS)), st.sampled_from([2, 7]))
-def test_extraction_is_that_of_the_definition(bitext, unit, kind, max_length):
-    table = extract_phrases(
-        *bitext, max_phrase_length=max_length, reordering=f"{unit}-{kind}-bidirectional-fe"
-    )
+@given(
+    bitexts(),
+    *map(st.sampled_from, (UNITS, sorted(COLUMNS), sorted(DIRECTIONS), [2, 7])),
+)
+def test_extraction_is_that_of_the_definition(bitext, unit, kind, direction, max_length):
+    options = {"max_phrase_length": max_length, "reordering": f"{unit}-{kind}-{direction}-f"}
+    table = extract_phrases(*bitext, **options | {"reordering": f"{options['reordering']}e"})
     found = dict(zip(texts_of(table), table.values(np.arange(len(table))), strict=True))
-    assert_close(found, expected_table(bitext, unit, kind, max_length))
+    assert_close(found, expected_table(bitext, unit, kind, DIRECTIONS[direction], max_length))
+    with pytest.raises(ValueError, match="source sides alone"):
+        extract_phrases(*bitext, **options)
 
 
 @settings(max_examples=50)
@@ -123,17 +128,6 @@ def test_a_long_pair_with_one_link(unit):
     options = {"max_phrase_length": 1, "reordering": f"{unit}-mslr-bidirectional-fe"}
     grammar = extract_phrases(*sides, [np.array([[200, 200]], np.int32)], **options)
     assert [" ".join(side) for side in grammar.rule_text(0)] == ["s200", "t200"]
-
-
-@pytest.mark.parametrize(("direction", "first"), [("backward", 6), ("forward", 9)])
-def test_one_direction(direction, first):
-    both = extract_phrases(*TEXT, reordering="wbe-msd-bidirectional-fe")
-    one = extract_phrases(*TEXT, reordering=f"wbe-msd-{direction}-fe")
-    every = np.arange(len(both))
-    expected = both.values(every)[:, first : first + 3]
-    np.testing.assert_array_equal(one.values(every)[:, 6:], expected)
-    with pytest.raises(ValueError, match="source sides alone"):
-        extract_phrases(*TEXT, reordering=f"wbe-msd-{direction}-f")
 
 
 def test_a_table_on_disk(tmp_path):

@@ -42,11 +42,7 @@ def test_each_step_alone_changes_the_text(options, expected):
         ("so", "Waa la'aan go'an.", "waa la'aan go'an ."),
         ("so", "a 'go' la' b", "a ' go ' la ' b"),
         ("tdt", "Ha'u nia na'in.", "ha'u nia na'in ."),
-        ("de", "EU:n geht's", "eu : n geht ' s"),
-        ("en", "I don't", "i don 't"),
         # It sees capitals.
-        ("en", "I am here. He is there.", "i am here . he is there ."),
-        ("en", "See No. 5 and Mr. Smith.", "see no. 5 and mr. smith ."),
         ("de", "Haus Nr. eins. Er kommt.", "haus nr. eins . er kommt ."),
         ("tr", "İstanbul VİZE", "istanbul vize"),
         # Marks and joiners stay with their word.

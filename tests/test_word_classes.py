@@ -70,29 +70,6 @@ def test_each_move_is_that_of_the_whole_likelihood(text, count):
     assert likelihoods == sorted(likelihoods)
 
 
-def test_planted_classes_are_found():
-    """Words of a class have the same neighbours, and nothing else in common."""
-    generator = np.random.default_rng(1)
-    size, each = 6, 15
-    follows = generator.dirichlet(np.full(size, 0.3), size)
-    words = generator.permutation(size * each).reshape(size, each)
-    shares = generator.dirichlet(np.ones(each), size)
-    text = []
-    for _ in range(4000):
-        kind, sentence = int(generator.integers(size)), list[str]()
-        for _ in range(8):
-            sentence.append(str(words[kind, generator.choice(each, p=shares[kind])]))
-            kind = int(generator.choice(size, p=follows[kind]))
-        text.append(sentence)
-    found = word_classes(text, size)
-    # Each has its class, and nobody is elsewhere but the rarest.
-    of = [Counter(found[str(word)] for word in row).most_common(1)[0] for row in words]
-    assert len({kind for kind, _ in of}) == size
-    assert sum(count for _, count in of) >= size * each - 2
-    planted = {str(word): str(kind) for kind in range(size) for word in words[kind]}
-    assert likelihood(text, found) >= likelihood(text, planted) - 1e-6
-
-
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_files_of_mkcls(ends, tmp_path):
     (tmp_path / "classes").write_bytes(ends.join(["haus\t12", "\u00a0 7", "a b", ""]).encode())
