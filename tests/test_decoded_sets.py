@@ -1,15 +1,13 @@
 """Sets of the data that are decoded anew for comparisons and analyses."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
 from commands import example_source, example_target, run_command, train
 from omegaconf import OmegaConf
+from small_lists import put
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.snapshot import FrozenWeights
@@ -33,7 +31,7 @@ def short(run, tmp_path_factory):
     return folder
 
 
-def change(folder: Path, option: str, value: object) -> None:
+def change(folder, option, value):
     """Let a run's folder say that it was given another value of an option."""
     record, config = folder / ".hydra" / "overrides.yaml", folder / "config.yaml"
     record.write_text(yaml.safe_dump([*yaml.safe_load(record.read_text()), f"{option}={value}"]))
@@ -49,8 +47,7 @@ def test_a_sentence_that_is_too_long_is_named(run, short, tmp_path, arguments):
     first, second = read_lines(EXAMPLE / "test.de")[:2]
     # Empty lines are left out, and counted.
     source = [first, "", second, "a " * 21, "a " * 20]
-    (tmp_path / "new.de").write_text("".join(f"{line}\n" for line in source))
-    (tmp_path / "new.en").write_text("x\n" * len(source))
+    put(tmp_path, {"new.de": source, "new.en": "x\n" * len(source)})
     files = [f"data.test=[{tmp_path / 'new.de'},{tmp_path / 'new.en'}]", "data.empty=skip"]
     command, *options = arguments
     systems = [short, *[run.folder] * (options[0] == "explain")]
@@ -72,9 +69,8 @@ LONGEST = 8
 def on_train(tmp_path_factory):
     """A run that was tuned on a bitext, which lacks some lines of its files."""
     place = tmp_path_factory.mktemp("on_train")
-    sides = {"de": example_source("train"), "en": example_target("train")}
-    for language, lines in sides.items():
-        (place / f"train.{language}").write_text("".join(f"{line}\n" for line in lines[:300]))
+    for language, lines in (("de", example_source("train")), ("en", example_target("train"))):
+        put(place, {f"train.{language}": lines[:300]})
     data = [f"data.train=[{place / 'train.de'},{place / 'train.en'}]", "data.tokenize=false"]
     return train(place, "run", *data, f"data.max_length={LONGEST}", "tuner.tune_on=train")
 

@@ -1,10 +1,7 @@
 """The decoders against the k-best lists that cdec and Moses wrote, on Multi30k's dev set."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from collections import namedtuple
+from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -19,13 +16,8 @@ from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models import Model
 
-
-class Entry(NamedTuple):
-    """An entry of another tool's lists; its numbers have six digits."""
-
-    words: str
-    features: dict[str, float]
-    score: float
+# An entry of another tool's lists; its numbers have six digits.
+Entry = namedtuple("Entry", ["words", "features", "score"])
 
 
 def decoded(decoder, weights, shared, some):
@@ -34,11 +26,9 @@ def decoded(decoder, weights, shared, some):
     return decoder.decode(sources, FrozenWeights.of(weights))
 
 
-def lists_of(entries: Iterator[tuple[int, Entry]], some: int) -> list[list[Entry]]:
-    lists: list[list[Entry]] = [[] for _ in range(some)]
-    for index, entry in entries:
-        if index >= some:
-            break
+def lists_of(entries, some):
+    lists = [[] for _ in range(some)]
+    for index, entry in takewhile(lambda one: one[0] < some, entries):
         lists[index].append(entry)
     return lists
 
@@ -48,7 +38,7 @@ def lists_of(entries: Iterator[tuple[int, Entry]], some: int) -> list[list[Entry
 SENTENCES = 60
 
 
-def cdec_entries(path: Path) -> Iterator[tuple[int, Entry]]:
+def cdec_entries(path):
     for line in read_lines(path):
         index, words, features, score = line.split(" ||| ")
         pairs = (pair.rsplit("=", 1) for pair in features.split())
@@ -113,7 +103,6 @@ def test_lists_are_those_of_cdec_or_better(hiero, of_cdec):
                     found.get(name, 0.0) == pytest.approx(value, rel=2e-5, abs=1e-4)
                     for name, value in entry.features.items()
                 )
-    print(counts)
     ours, of_them = np.transpose(best)
     assert (ours >= of_them - 1e-4).mean() >= 0.98 and ours.mean() >= of_them.mean() - 0.0005
     assert counts["lost"] < 0.02 * counts["entries"]
@@ -129,15 +118,15 @@ REORDERING = [f"LexicalReordering0_{i}" for i in range(6)]
 TRANSLATION = [f"TranslationModel0_{i}" for i in range(4)]
 
 
-def moses_entries(path: Path) -> Iterator[tuple[int, Entry]]:
+def moses_entries(path):
     for line in iterate_lines(path):
         index, words, features, total = line.split(" ||| ")
         yield int(index), Entry(words.strip(), labelled(features), float(total))
 
 
-def labelled(features: str) -> dict[str, float]:
+def labelled(features):
     """Return the values behind each label, numbered."""
-    values: dict[str, float] = {}
+    values = {}
     label, place = "", 0
     for token in features.split():
         if token.endswith("="):
@@ -188,7 +177,6 @@ def test_lists_are_those_of_moses_or_better(shared, moses_table, multi30k_model)
             if all(near[name] for name in [*TRANSLATION, "PhrasePenalty0_0", "Distortion0_0"]):
                 assert all(near.values()), entry
                 same += 1
-    print(f"{difference / ranks:+.5f} a rank; {same:.0f} of {ranks:.0f} have the same phrases")
     # It, too, prunes.
     assert best >= -0.002 * MOSES_SENTENCES and difference >= 0.0
     assert same > ranks / 2

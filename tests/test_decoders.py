@@ -59,7 +59,7 @@ class Toy:
         return weights
 
 
-def random_rules(rng: np.random.Generator) -> list[Rule]:
+def random_rules(rng):
     rules = [Rule((w,), (w.upper(),), (0.0, 0.0)) for w in WORDS]
     for _ in range(300):
         source = rng.choice(WORDS, rng.integers(1, 4)).tolist()
@@ -279,11 +279,9 @@ def test_derivations_are_those_of_the_best_translations(toy, toy_sources):
 
 def test_sentences_that_are_too_long(toy):
     decoder = toy(max_words=3)
-    weights = toy.weights(decoder)
-    (kbest,) = decoder.decode([Source(0, ["w1"] * 3)], weights)
-    assert len(kbest) > 0
     with pytest.raises(ValueError, match="sentence 7 has 60,?000 words, and at most 3"):
-        decoder.decode([Source(0, ["w1"]), Source(7, ["w1"] * 60_000)], weights)
+        sources = [Source(0, ["w1"] * 3), Source(7, ["w1"] * 60_000)]
+        decoder.decode(sources, toy.weights(decoder))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -336,23 +334,6 @@ def test_which_words_are_covered(model):
     assert said.startswith("103 of 107 words") and said.endswith(", ...") and len(said) < 76
 
 
-def test_dropped_words_leave_the_rest_as_it_is(model):
-    drop = HieroDecoder(model, unknown="drop", k=50)
-    (dropped,) = drop.decode([Source(0, SENTENCE.split())], WEIGHTS)
-    # Covered words may still be copied; the others are in no entry of the list.
-    texts = {dropped.text(h) for h in range(len(dropped))}
-    assert "der hund a" in texts
-    assert all(not {"ist", "xx", "yy"} & {*text.split()} for text in texts)
-    # Each of the words that are dropped counts as one that is passed through, without any words.
-    row = features_of(dropped, 0)
-    assert row["PassThrough"] == 4
-    assert row["WordPenalty"] == pytest.approx(-3 * math.log10(math.e))
-    assert "LanguageModel_OOV" not in row
-    assert row["LanguageModel"] == pytest.approx(model.language_model.score("the dog a".split())[0])
-    (kbest,) = drop.decode([Source(0, ["xx", "yy"])], WEIGHTS)
-    assert [kbest.text(h) for h in range(len(kbest))] == [""]
-
-
 @pytest.mark.parametrize("kind", [HieroDecoder, PhraseDecoder])
 def test_features_and_derivations_of_dropped_words(kind, model, tmp_path):
     """Their target sides are empty, and nothing is linked to them; covered words are copied."""
@@ -362,10 +343,23 @@ def test_features_and_derivations_of_dropped_words(kind, model, tmp_path):
     templates = [RuleId(), RuleShape(), *([WordAlignment()] if kind is PhraseDecoder else [])]
     source = Source(0, SENTENCE.split())
     for unknown, side in (("keep", "xx"), ("drop", "")):
-        decoder = kind(model, templates=templates, unknown=unknown)
-        (kbest,) = decoder.decode([source], WEIGHTS)
-        assert kbest.text(0) == ("the dog ist xx a yy xx" if side else "the dog a")
-        row = decoder.features.named(*kbest.row(0))
+        decoder = kind(model, templates=templates, unknown=unknown, k=50)
+        kbest, nothing = decoder.decode([source, Source(1, ["xx", "yy"])], WEIGHTS)
+        texts = [kbest.text(h) for h in range(len(kbest))]
+        assert texts[0] == ("the dog ist xx a yy xx" if side else "the dog a")
+        row = features_of(kbest, 0)
+        if not side:
+            # Covered words may still be copied; the others are in no entry of the list.
+            assert kind is PhraseDecoder or "der hund a" in texts
+            assert all(not {"ist", "xx", "yy"} & {*text.split()} for text in texts)
+            assert [nothing.text(h) for h in range(len(nothing))] == [""]
+        if not side and kind is HieroDecoder:
+            # Each that is dropped counts as one that is passed through, without any words.
+            logp, _ = model.language_model.score("the dog a".split())
+            expected = {"PassThrough": 4, "WordPenalty": -3 * math.log10(math.e)}
+            assert {name: row.get(name, 0) for name in DENSE[2:6]} == pytest.approx(
+                expected | {"LanguageModel": logp, "LanguageModel_OOV": 0}
+            )
         assert row[f"rule_id:xx~{side}"] == 2
         assert row.get("rule_shape:T~", 0) == (0 if side else 4)
         assert kind is HieroDecoder or row[f"alignment:xx~{side}"] == 2

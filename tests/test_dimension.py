@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from commands import MODEL, metrics, run_command, write_few
-from small_lists import ON_LISTS
+from small_lists import ON_LISTS, put
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.kbest.store import ListStore
@@ -108,9 +108,8 @@ def test_stored_lists(tuner, tmp_path):
                 guess = " ".join(rng.permutation(words)[: 3 + entry])
                 ids = f"id_{name}{rng.integers(9)}= 1 id_both{rng.integers(4)}= 1"
                 lines.append(f"{sentence} ||| {guess} ||| LM= {rng.normal():.3f} {ids} ||| 0\n")
-        (tmp_path / name).write_text("".join(lines))
-        (tmp_path / f"{name}.en").write_text("w0 w1 w2 w3 w4 w5\n" * sentences)
-        (tmp_path / f"{name}.de").write_text("ja\n" * sentences)
+        put(tmp_path, {name: "".join(lines), f"{name}.de": "ja\n" * sentences})
+        put(tmp_path, {f"{name}.en": "w0 w1 w2 w3 w4 w5\n" * sentences})
     ways = {"online": OSCAR, "grouping": ["tuner=grouping", "tuner.tune_on=dev", *BATCH]}
     options = [*ON_LISTS, "data.dev=[dev.de,dev.en]", "decoder.dev=dev", "init=zero", *ways[tuner]]
     options.append("tuner.result=last")

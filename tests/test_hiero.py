@@ -1,6 +1,6 @@
 """The hierarchical decoder, against enumeration of all derivations, and its behaviour in use."""
 
-from __future__ import annotations
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lm_reference import DictModel, dict_models, to_ngrams
 
-from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.kbest.lists import Source
@@ -42,18 +42,22 @@ weight_values = st.integers(-20, 20).map(lambda i: i / 10)
 @given(
     sentences_and_rules(),
     dict_models(),
-    st.integers(1, 6),
-    st.booleans(),
-    st.sampled_from([1, 2, 10, 5000]),
-    st.sampled_from([1, 3, NO_PRUNING, NO_PRUNING, NO_PRUNING]),
+    st.fixed_dictionaries(
+        {
+            "max_span": st.integers(1, 6),
+            "unique": st.booleans(),
+            "k": st.sampled_from([1, 2, 10, 5000]),
+            "pop_limit": st.sampled_from([1, 3, NO_PRUNING, NO_PRUNING, NO_PRUNING]),
+        }
+    ),
     st.data(),
 )
-def test_lists_are_those_of_all_derivations(given_rules, model, max_span, unique, k, pop, data):
+def test_lists_are_those_of_all_derivations(given_rules, model, options, data):
     sentence, rules = given_rules
     weight = dict(zip(DENSE, data.draw(st.tuples(*[weight_values] * len(DENSE))), strict=True))
     names = sorted({name for rule in rules for name in sparse_names(rule)})
     weight |= data.draw(st.dictionaries(st.sampled_from([*names, "rule_id:q~q"]), weight_values))
-    check_lists(sentence, rules, model, max_span, unique, k, pop, weight)
+    check_lists(sentence, rules, model, weight, **options)
 
 
 @settings(max_examples=30)
@@ -71,7 +75,7 @@ def test_many_strings_of_few_words(length, strings, model, unique, lm_weight):
         rules.append(Rule(("[1]", "u"), ("[1]", "b", "a"), (0.0, 0.1)))
         rules.append(Rule(("[1]", "[2]"), ("[2]", "[1]"), (0.0, 0.0)))
     weight = dict.fromkeys(DENSE, 0.1) | {"LanguageModel": lm_weight / 10}
-    check_lists(["u"] * length, rules, model, 2, unique, 5000, NO_PRUNING, weight)
+    check_lists(["u"] * length, rules, model, weight, unique=unique, max_span=2)
 
 
 def test_a_string_may_begin_and_end_alike():
@@ -91,12 +95,11 @@ def test_a_string_may_begin_and_end_alike():
         Rule(("v",), ("b",), (0.0, 0.0)),
     ]
     weight = {"LanguageModel": 1.0, "F0": 1.0}
-    for sentence in ("vuv", "vu", "uuv"):
-        for unique in (False, True):
-            check_lists(list(sentence), rules, model, 5, unique, 5000, NO_PRUNING, weight)
+    for sentence, unique in product(("vuv", "vu", "uuv"), (False, True)):
+        check_lists(list(sentence), rules, model, weight, unique=unique, max_span=5)
 
 
-def check_lists(sentence, rules, model, max_span, unique, k, pop_limit, weight):
+def check_lists(sentence, rules, model, weight, *, k=5000, unique, pop_limit=NO_PRUNING, max_span):
     """Compare the decoder's list with what should stand in it."""
     try:
         expected = all_derivations(rules, model, sentence, max_span)
@@ -106,9 +109,7 @@ def check_lists(sentence, rules, model, max_span, unique, k, pop_limit, weight):
     options = {"k": k, "pop_limit": pop_limit, "max_span": max_span, "unique": unique}
     decoder = HieroDecoder(Model(to_grammar(rules), lm), templates=TEMPLATES, **options)
     assert decoder.dense_names == DENSE
-    weights = Weights(DENSE)
-    weights.set(list(weight), list(weight.values()))
-    (kbest,) = decoder.decode([Source(3, sentence)], weights)
+    (kbest,) = decoder.decode([Source(3, sentence)], FrozenWeights.of(weight))
     assert kbest.index == 3
     check_list(kbest, expected, weight, k, unique=unique, pruned=pop_limit < NO_PRUNING)
     for h in range(len(kbest)):
@@ -131,8 +132,6 @@ def test_features_of_charts(given_rules, max_span, others):
     sentence, rules = given_rules
     sentences = [list(sentence), *map(list, others)]
     decoder = HieroDecoder(Model(to_grammar(rules), LM), templates=TEMPLATES, max_span=max_span)
-    weights = Weights(DENSE)
-    weights.set(["rule_id:elsewhere~x"], [1.0])
     sources = [Source(i, words) for i, words in enumerate(sentences)]
     found = decoder.feature_ids(sources)
     expected = set()
@@ -147,12 +146,11 @@ def test_features_of_charts(given_rules, max_span, others):
     assert plain.feature_ids(sources).size == 0
     # Lists have no others, and decoding adds none.
     size = len(decoder.features)
-    kbests = decoder.decode(sources, weights)
+    kbests = decoder.decode(sources, FrozenWeights.of({"rule_id:elsewhere~x": 1.0}))
     assert len(decoder.features) == size
     for kbest in kbests:
-        assert set(kbest.rows.feature[kbest.rows.feature >= len(DENSE)].tolist()) <= set(
-            found.tolist()
-        )
+        sparse = kbest.rows.feature[kbest.rows.feature >= len(DENSE)]
+        assert np.isin(sparse, found).all()
 
 
 def test_sentences_without_a_parse():
@@ -160,8 +158,8 @@ def test_sentences_without_a_parse():
     rules = [Rule((w,), (w.upper(),), (0.0, 0.0)) for w in "uvw"]
     rules += [Rule((w,), (w.upper(), "z"), (1.0, 0.0)) for w in "uvw"]
     decoder = HieroDecoder(Model(to_grammar(rules), LM), max_span=4, k=20)
-    weights = Weights(DENSE)
-    weights.set(DENSE, [0.3, 0.2, 0.5, -1.0, -0.1, -0.5, 0.1])
+    values = [0.3, 0.2, 0.5, -1.0, -0.1, -0.5, 0.1]
+    weights = FrozenWeights.of(dict(zip(DENSE, values, strict=True)))
     sentences = [[], ["<unknown>", "|||", "[1]", "</s>"] * 50, ["u", "v", "w"] * 12]
     empty, unknown, long = decoder.decode([Source(i, s) for i, s in enumerate(sentences)], weights)
     assert len(empty) == 1 and empty.tokens.size == 0

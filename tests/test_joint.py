@@ -1,24 +1,20 @@
 """Two decoders in one list: against the union scored by hand; tuned, resumed, in shards."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
+import small_lists
 from commands import run_command, train_until_saved
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.joint import JointDecoder
@@ -27,10 +23,6 @@ from torchtune_smt.features import LexReordering, RuleId
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.models import load_model
 from torchtune_smt.models.built import PooledModels
-
-Hypothesis = tuple[str, dict[str, float]]
-# A list for each sentence.
-Lists = Sequence[Sequence[Hypothesis]]
 
 
 class Listed(Decoder):
@@ -66,7 +58,7 @@ class Listed(Decoder):
 
 
 def joint_of(hiero, phrase):
-    models: Any = SimpleNamespace(models={"hiero": None, "phrase": None})
+    models = SimpleNamespace(models={"hiero": None, "phrase": None})
     return JointDecoder(models, lambda **_: Listed(hiero), lambda **_: Listed(phrase))
 
 
@@ -178,8 +170,7 @@ def tuned(tmp_path_factory):
 
 
 def weights_of(run):
-    names, values = read_weights(run / "weights.txt.gz")
-    return names.named(range(len(names)), values)
+    return small_lists.weights_of(run / "weights.txt.gz")
 
 
 def test_a_run_has_features_of_both_and_translates_as_it_did(tuned):

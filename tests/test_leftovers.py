@@ -2,12 +2,13 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import random
 import shutil
 import signal
-from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,28 +18,33 @@ from torchtune_smt.core.leftovers import restored
 from torchtune_smt.core.textio import atomic_folder, atomic_path
 
 
-def in_child(work: Callable[[], None]) -> int:
-    """Run in a process of its own; return how it ended, as `os.waitpid` says it."""
+def start(work):
+    """Run in a process of its own, whose id is returned."""
     pid = os.fork()
     if pid == 0:
         try:
             work()
         finally:
             os._exit(0)
-    return os.waitpid(pid, 0)[1]
+    return pid
 
 
-def die() -> None:
+def in_child(work):
+    """Return how it ended, as `os.waitpid` says it."""
+    return os.waitpid(start(work), 0)[1]
+
+
+def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write_file(path: Path, text: str, at_end: Callable[[], None] = lambda: None) -> None:
+def write_file(path, text, at_end=lambda: None):
     with atomic_path(path) as beside:
         beside.write_text(text)
         at_end()
 
 
-def write_folder(path: Path, text: str, at_end: Callable[[], None] = lambda: None) -> None:
+def write_folder(path, text, at_end=lambda: None):
     with atomic_folder(path) as beside:
         (beside / "a").write_text(text)
         (beside / "inner").mkdir()
@@ -49,7 +55,7 @@ def write_folder(path: Path, text: str, at_end: Callable[[], None] = lambda: Non
 WRITERS = [write_file, write_folder]
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
@@ -73,7 +79,7 @@ def test_the_next_writer_removes_what_a_kill_has_left(write, x, tmp_path):
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_what_a_living_process_writes_is_left_alone(write, tmp_path):
-    def meanwhile() -> None:
+    def meanwhile():
         (first,) = names(tmp_path)
         assert in_child(lambda: write(tmp_path / "x", "inner")) == 0
         assert names(tmp_path) == {first, "x"}
@@ -95,20 +101,18 @@ def test_a_kill_at_any_moment_of_a_replacement_loses_nothing(tmp_path):
         shutil.rmtree(path, ignore_errors=True)
         write_folder(path, "old")
 
-        def replace(moment: int = moment) -> None:
-            calls = 0
+        def replace(moment=moment):
+            calls = itertools.count()
 
-            def counted(function: Callable[..., object]) -> Callable[..., object]:
-                def call(*arguments: object, **options: object) -> object:
-                    nonlocal calls
-                    if calls == moment:
+            def counted(function):
+                def call(*arguments, **options):
+                    if next(calls) == moment:
                         die()
-                    calls += 1
                     return function(*arguments, **options)
 
                 return call
 
-            def start() -> None:
+            def start():
                 for owner, name in STEPS:
                     setattr(owner, name, counted(getattr(owner, name)))
 
@@ -125,9 +129,7 @@ def test_a_kill_at_any_moment_of_a_replacement_loses_nothing(tmp_path):
         assert names(tmp_path) == {"model"}
         if ended == 0:
             break
-    else:
-        pytest.fail("the replacement never ended")
-    assert seen == {(True, "old"), (False, "old"), (True, "new")}
+    assert ended == 0 and seen == {(True, "old"), (False, "old"), (True, "new")}
 
 
 def test_what_is_put_back(tmp_path):
@@ -180,7 +182,7 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path):
     os.close(writer)
 
 
-def plant(path: Path, kind: str, target: Path) -> None:
+def plant(path, kind, target):
     """Put something else in the place of a file."""
     if kind == "pipe":
         os.mkfifo(path)
@@ -230,20 +232,18 @@ def test_what_is_no_file_where_the_package_names_it(kind, tmp_path):
 
 def test_many_processes_at_once(tmp_path):
     """Each writes the same names again and again; some are killed in the middle."""
-    children = []
-    for number in range(8):
-        pid = os.fork()
-        if pid == 0:
-            draw = random.Random(number)
-            for _ in range(30):
-                write = draw.choice(WRITERS)
-                name = "file" if write is write_file else "folder"
-                at_end = die if draw.random() < 0.05 else lambda: None
-                # Of two folders that are replaced at once, one may find the other in place.
-                with contextlib.suppress(InputError):
-                    write(tmp_path / name, str(number), at_end)
-            os._exit(0)
-        children.append(pid)
+
+    def work(number):
+        draw = random.Random(number)
+        for _ in range(30):
+            write = draw.choice(WRITERS)
+            name = "file" if write is write_file else "folder"
+            at_end = die if draw.random() < 0.05 else lambda: None
+            # Of two folders that are replaced at once, one may find the other in place.
+            with contextlib.suppress(InputError):
+                write(tmp_path / name, str(number), at_end)
+
+    children = [start(partial(work, number)) for number in range(8)]
     ends = [os.waitpid(pid, 0)[1] for pid in children]
     assert set(ends) <= {0, signal.SIGKILL}
     assert signal.SIGKILL in ends

@@ -10,6 +10,7 @@ import pytest
 from commands import MODEL, run_command
 from hypothesis import example, given
 from hypothesis import strategies as st
+from small_lists import ON_LISTS, put
 from test_read_files import LISTS
 
 from torchtune_smt.core.errors import InputError
@@ -219,12 +220,9 @@ def test_weights_of_another_model_or_other_features(run, moved):
 
 
 def test_weights_of_lists(run, tmp_path):
-    (tmp_path / "lists").write_text(LISTS)
-    (tmp_path / "dev.de").write_text("ein guter tag\ndanke sehr\n")
-    (tmp_path / "dev.en").write_text("a good day\nthank you\n")
-    options = ["data=files", "data.name=l", "data.source_language=de", "data.target_language=en"]
-    options += ["data.train=null", "data.dev=[dev.de,dev.en]", "tuner=pro"]
-    options += ["decoder=kbest_files", "decoder.dev=lists"]
+    put(tmp_path, {"lists": LISTS, "dev.de": ["ein guter tag", "danke sehr"]})
+    put(tmp_path, {"dev.en": ["a good day", "thank you"]})
+    options = [*ON_LISTS, "data.dev=[dev.de,dev.en]", "tuner=pro", "decoder.dev=lists"]
     first = [*options, "init=zero", "hydra.run.dir=first"]
     run_command("train", *first, folder=tmp_path).check()
     weights = tmp_path / "first" / "weights.txt.gz"

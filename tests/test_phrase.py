@@ -1,5 +1,7 @@
 """The phrase-based decoder, against enumeration of all translations, and its behaviour in use."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hiero_reference import TooManyError, check_list, features_of, words_of
@@ -42,31 +44,20 @@ def names_of(kind):
     return [*NAMES, *(reordering_names(kind) if kind is not None else []), *OWN]
 
 
-def ending(phrase):
-    return f":{'_'.join(phrase.source)}~{'_'.join(phrase.target)}"
-
-
-def check_lists(
-    sentence, kind, phrases, model, distortion_limit, unique, k, pop, weight, lexicalized=False
-):
+def check_lists(sentence, kind, phrases, model, weight, *, pop, lexicalized=False, **options):
     """Compare the decoder's list with what should stand in it."""
+    limit = options["distortion_limit"]
     try:
-        expected = all_translations(
-            phrases, kind, model, sentence, distortion_limit, lexicalized=lexicalized
-        )
+        expected = all_translations(phrases, kind, model, sentence, limit, lexicalized=lexicalized)
     except TooManyError:
         assume(False)
-    options = {"k": k, "pop_limit": pop, "stack_size": pop, "unique": unique}
-    decoder = PhraseDecoder(
-        Model(to_table(phrases, kind), NgramModel.from_ngrams(to_ngrams(model))),
-        templates=[RuleId(), LexReordering(lexicalized=lexicalized)],
-        distortion_limit=distortion_limit,
-        **options,
-    )
+    own = Model(to_table(phrases, kind), NgramModel.from_ngrams(to_ngrams(model)))
+    templates = [RuleId(), LexReordering(lexicalized=lexicalized)]
+    decoder = PhraseDecoder(own, templates=templates, pop_limit=pop, stack_size=pop, **options)
     assert decoder.dense_names == names_of(kind)
     (kbest,) = decoder.decode([Source(3, sentence)], FrozenWeights.of(weight))
     assert kbest.index == 3
-    pruned = pop < NO_PRUNING
+    k, unique, pruned = options["k"], options["unique"], pop < NO_PRUNING
     check_list(kbest, expected, weight, k, unique=unique, pruned=pruned, tolerance=1e-9)
 
 
@@ -74,33 +65,32 @@ def check_lists(
 @given(
     sentences_and_phrases(),
     dict_models(),
-    st.sampled_from([-1, 0, 1, 2, 3, 6, 100]),
-    st.booleans(),
-    st.sampled_from([1, 2, 10, ALL]),
-    st.sampled_from([1, 3, NO_PRUNING, NO_PRUNING, NO_PRUNING]),
-    st.booleans(),
+    st.fixed_dictionaries(
+        {
+            "distortion_limit": st.sampled_from([-1, 0, 1, 2, 3, 6, 100]),
+            "unique": st.booleans(),
+            "k": st.sampled_from([1, 2, 10, ALL]),
+            "pop": st.sampled_from([1, 3, NO_PRUNING, NO_PRUNING, NO_PRUNING]),
+            "lexicalized": st.booleans(),
+        }
+    ),
     st.data(),
 )
-def test_lists_are_those_of_all_translations(
-    given_phrases, model, distortion_limit, unique, k, pop, lexicalized, data
-):
+def test_lists_are_those_of_all_translations(given_phrases, model, options, data):
     sentence, kind, phrases = given_phrases
     names = names_of(kind)
     weight = dict(zip(names, data.draw(st.tuples(*[weight_values] * len(names))), strict=True))
-    sparse = sorted({sparse_name(phrase.source, phrase.target) for phrase in phrases})
+    sparse = {sparse_name(phrase.source, phrase.target) for phrase in phrases}
     order = MSD if kind is None else kind
-    classes = {
-        name
-        for phrase in phrases
-        for column in range(order.orientations)
-        for behind in (False, True)
-        for name in class_names(order, column, behind, ending(phrase) if lexicalized else "")
-    }
-    names = [*sparse, *sorted(classes), "rule_id:q~q"]
+    for phrase in phrases:
+        rule = f":{'_'.join(phrase.source)}~{'_'.join(phrase.target)}"
+        for column, behind in product(range(order.orientations), (False, True)):
+            sparse.update(
+                class_names(order, column, behind, rule if options["lexicalized"] else "")
+            )
+    names = [*sorted(sparse), "rule_id:q~q"]
     weight |= data.draw(st.dictionaries(st.sampled_from(names), weight_values))
-    check_lists(
-        sentence, kind, phrases, model, distortion_limit, unique, k, pop, weight, lexicalized
-    )
+    check_lists(sentence, kind, phrases, model, weight, **options)
 
 
 @settings(max_examples=30)
@@ -116,18 +106,12 @@ def test_blocks_of_any_form(name, length, distortion_limit, data):
     """One phrase a word, so that blocks alone tell derivations apart; 2 4 1 3 are none together."""
     kind = ReorderingType.parse(name)
     sentence = [f"w{i}" for i in range(length)]
-    phrases = [
-        Phrase(
-            (word,),
-            ("z",),
-            (0.0, 0.0),
-            tuple(data.draw(st.integers(-20, 0)) / 10 for _ in range(kind.scores)),
-        )
-        for word in sentence
-    ]
+    scores = st.tuples(*[st.integers(-20, 0).map(lambda i: i / 10)] * kind.scores)
+    phrases = [Phrase((word,), ("z",), (0.0, 0.0), data.draw(scores)) for word in sentence]
     model = DictModel({("<s>",): 0.0, ("</s>",): -1.0, ("<unk>",): -2.0})
     weight = dict.fromkeys(names_of(kind), 1.0)
-    check_lists(sentence, kind, phrases, model, distortion_limit, False, ALL, NO_PRUNING, weight)
+    options = {"distortion_limit": distortion_limit, "unique": False, "k": ALL}
+    check_lists(sentence, kind, phrases, model, weight, pop=NO_PRUNING, **options)
 
 
 def decoder_of(phrases, kind=None, **options):

@@ -4,7 +4,7 @@ import pytest
 from commands import run_command, train_until_saved
 from hydra import compose, initialize_config_dir
 from phrase_reference import OWN
-from small_lists import weights_of
+from small_lists import put, weights_of
 from test_grammar_formats import ARPA
 from test_moses_ini import DATA, PHRASE_INI
 
@@ -91,12 +91,9 @@ INI = f"[distortion-limit]\n4\n{INI}"
 
 @pytest.fixture
 def moses(tmp_path):
-    (tmp_path / "table").write_text("ein haus ||| a house ||| 0.5\nhaus ||| home ||| 0.5\n")
-    (tmp_path / "lm.arpa").write_text(ARPA)
-    (tmp_path / "moses.ini").write_text(INI)
-    (tmp_path / "dev.de").write_text("ein haus\nhaus ein haus\n")
-    (tmp_path / "dev.en").write_text("a house\nhome a house\n")
-    return tmp_path
+    put(tmp_path, {"table": ["ein haus ||| a house ||| 0.5", "haus ||| home ||| 0.5"]})
+    put(tmp_path, {"dev.de": ["ein haus", "haus ein haus"], "dev.en": ["a house", "home a house"]})
+    return put(tmp_path, {"lm.arpa": ARPA, "moses.ini": INI})
 
 
 MOSES = [*DATA, "decoder=phrase", "model=moses", "model.ini=moses.ini"]
@@ -170,8 +167,7 @@ ORDERED = INI.replace("Distortion\n", f"{REORDERING}\nDistortion\n").replace(
 @pytest.fixture
 def ordered(moses):
     for name, score in (("reordering", "0.9 0.1"), ("other", "0.5 0.1")):
-        lines = [f"ein haus ||| a house ||| {score}\n", f"haus ||| home ||| {score}\n"]
-        (moses / name).write_text("".join(lines))
+        put(moses, {name: [f"ein haus ||| a house ||| {score}", f"haus ||| home ||| {score}"]})
     (moses / "moses.ini").write_text(ORDERED)
     return moses
 

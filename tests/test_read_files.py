@@ -4,14 +4,12 @@ import gzip
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
-from commands import MODEL, SMALL, content, run_command, train_until_saved
+from commands import content, run_command, train_until_saved
+from small_lists import put
 
-from torchtune_smt.core.resources import example_folder
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.runs import run
 from torchtune_smt.runs.task import read_files
 
 LISTS = """\
@@ -39,16 +37,12 @@ OF_LISTS = [
 def stopped(tmp_path_factory):
     """A place with a run on stored lists that was stopped."""
     place = tmp_path_factory.mktemp("stopped")
-    (place / "sets").mkdir()
-    for name in ("sets/dev", "test"):
-        (place / f"{name}.de").write_text("ein guter tag\ndanke sehr\n")
-        (place / f"{name}.en").write_text("a good day\nthank you\n")
     half = LISTS.index("\n1 |||") + 1
-    (place / "one.nbest").write_text(LISTS[:half])
-    (place / "two.nbest.gz").write_bytes(gzip.compress(LISTS[half:].encode()))
-    (place / "test.nbest").write_text(LISTS)
-    (place / "scores").write_text(SCORES)
-    (place / "start").write_text("LM 0.5\nTM 0.1\n")
+    put(place, {"one.nbest": LISTS[:half], "two.nbest.gz": LISTS[half:], "test.nbest": LISTS})
+    put(place, {"scores": SCORES, "start": {"LM": 0.5, "TM": 0.1}})
+    for name in ("sets/dev", "test"):
+        put(place, {f"{name}.de": ["ein guter tag", "danke sehr"]})
+        put(place, {f"{name}.en": ["a good day", "thank you"]})
     train_until_saved(place, *OF_LISTS)
     return place
 
@@ -88,12 +82,9 @@ def test_a_file_that_has_changed_is_named(place):
         whole, zipped = path.read_bytes(), name.endswith(".gz")
         text = (gzip.decompress(whole) if zipped else whole).decode()
         assert old in text
-        data = text.replace(old, new).encode()
-        path.write_bytes(gzip.compress(data) if zipped else data)
-        changed = (
-            f"{name}: is not as it was when the run began, and is one of the files of {option}; "
-        )
-        assert refused(place).startswith(changed)
+        put(place, {name: text.replace(old, new)})
+        changed = f"{name}: is not as it was when the run began, and is one of the files of "
+        assert refused(place).startswith(f"{changed}{option}; ")
         # Another setting is said first.
         other = refused(place, "data.test=[test.de,sets/dev.en]")
         assert "is of a run with data.test = ['test.de', 'test.en'], and now" in other
@@ -101,8 +92,7 @@ def test_a_file_that_has_changed_is_named(place):
     # The cure; whether it was touched does not matter, nor what is not read. The start may change:
     # the checkpoint has other weights by then.
     alike = Path(shutil.copytree(place, place.parent / "alike"))
-    (place / "sets" / "test.de").write_text("etwas anderes\n")
-    (place / "start").write_text("LM 0.25\nTM 0.1\n")
+    put(place, {"sets/test.de": "etwas anderes\n", "start": "LM 0.25\nTM 0.1\n"})
     for folder in (place, alike):
         run_command("train", "resume=run", "tuner.keep_lists=true", folder=folder).check()
     weights = ((folder / "run" / "weights.txt.gz").read_bytes() for folder in (place, alike))
@@ -126,35 +116,13 @@ def test_references_that_come_and_go(place):
     assert refused(place).startswith("sets/dev.en.1: is not as it was when the run began")
 
 
-def test_text_that_is_decoded(tmp_path):
-    """Of the bitext the model knows whether it has changed."""
-    for name in ("dev.de", "dev.en.0", "test.de", "test.en.0", "train.de", "train.en"):
-        shutil.copy(example_folder() / name, tmp_path)
-    sets = [f"data.{name}=[{name}.de,{name}.en.0]" for name in ("dev", "test")]
-    sets += ["data.train=[train.de,train.en]", "hydra.run.dir=run"]
-    seen = []
-
-    def noted(*arguments):
-        seen.append(read_files(*arguments))
-        return seen[-1]
-
-    with mock.patch.object(run, "read_files", noted):
-        train_until_saved(tmp_path, *MODEL, *SMALL, *sets)
-    assert [sorted(map(sorted, some.values())) for some in seen] == [
-        [["dev.de", "dev.en.0"], ["test.de", "test.en.0"]]
-    ]
-    path = tmp_path / "dev.en.0"
-    whole = path.read_text()
-    # It has the same sentences, and they have changed places.
-    first, second, *rest = whole.splitlines(keepends=True)
-    path.write_text("".join([second, first, *rest]))
-    assert refused(tmp_path).startswith("dev.en.0: is not as it was when the run began")
-
-
 def test_files_of_classes_of_ones_own(tmp_path, monkeypatch):
-    """Whatever their options name, in lists and dicts, too; of ours it is known what is read."""
+    """Whatever their options name, in lists and dicts, too; of ours it is known what is read.
+
+    Of the bitext the model knows whether it has changed.
+    """
     monkeypatch.chdir(tmp_path)
-    for name in ("dictionary", "names", "more", "mine"):
+    for name in ("dictionary", "names", "more", "mine", "dev", "train"):
         (tmp_path / name).write_text(name)
     ours = "torchtune_smt.losses.Hinge"
     settings = {
@@ -164,10 +132,11 @@ def test_files_of_classes_of_ones_own(tmp_path, monkeypatch):
         "callbacks": [{"_target_": "b.Own", "inner": {"_target_": ours, "path": "mine"}}],
         "title": "mine",
     }
-    dataset = SimpleNamespace(split_compounds=None)
+    dataset = SimpleNamespace(split_compounds=None, files=lambda name: [Path(name)])
     parts = SimpleNamespace(dataset=dataset, decoder=Decoder, metric=None)
-    found = read_files(parts, settings, [])
+    found = read_files(parts, settings, ["dev", "train"])
     assert {option: list(files) for option, files in found.items()} == {
+        "data.dev": ["dev"],
         "decoder.dictionary": ["dictionary"],
         "features.templates[0].of[0]": ["names"],
         "features.templates[0].of[1].in": ["more"],

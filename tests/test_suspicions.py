@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from commands import example, run_command
 from short_example import WHOLE
+from small_lists import put
 
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
@@ -201,7 +202,7 @@ def test_warnings_of_stored_lists(whole_place):
         ]
         # An empty one, which is the first.
         rows.insert(0, "0 |||  ||| a= 9 b= 9 ||| 0\n")
-        (tmp_path / "lists").write_text("".join(rows), encoding="utf-8")
+        put(tmp_path, {"lists": "".join(rows)})
         options = ["decoder=kbest_files", "decoder.dev=lists", "init=zero", "data.test=null"]
         options += ["tuner.epochs=1", "metric=nakov", f"hydra.run.dir=run{count}"]
         outcome = run_command("train", *options, folder=tmp_path).check()
@@ -212,8 +213,7 @@ def test_warnings_of_stored_lists(whole_place):
 def test_warnings_of_evaluate(tmp_path):
     lines = read_sets("example")["dev"].targets
     for name, change in (("good", list), ("cased", cased)):
-        text = "".join(" ".join(change(line)) + "\n" for line in lines)
-        (tmp_path / name).write_text(text, encoding="utf-8")
+        put(tmp_path, {name: [" ".join(change(line)) for line in lines]})
     arguments = ["systems=[good,cased]", "references=good", "metrics=[bleu]"]
     outcome = run_command("evaluate", *arguments, folder=tmp_path).check()
     assert outcome.err.count("warning") == 1
