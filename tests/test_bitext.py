@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import run_command, train
@@ -36,10 +35,8 @@ def test_what_is_left_out_is_counted(tmp_path):
     alone = read_corpus(write(tmp_path / "input.de", "ein haus"))
     assert (alone.source, alone.references) == ([["ein", "haus"]], [[]])
     source = write(tmp_path / "dev.de.gz", "a  A", "b", "", "d")
-    references = [
-        write(tmp_path / "dev.en.0", *"abcd"),
-        write(tmp_path / "dev.en.1", "a", "", "", "d"),
-    ]
+    texts = {"dev.en.0": "abcd", "dev.en.1": ["a", "", "", "d"]}
+    references = [write(tmp_path / name, *lines) for name, lines in texts.items()]
     corpus = read_corpus(source, references, empty="skip")
     assert corpus.source == [["a", "A"], ["d"]] and corpus.targets == [["a"], ["d"]]
     assert corpus.lines == [1, 4]
@@ -57,6 +54,9 @@ def test_what_is_left_out_is_counted(tmp_path):
     assert (corpus.source, corpus.targets) == ([["ein", "haus", "."]], [["i", "can", "'t", "."]])
 
 
+LENGTHS = {"empty": "skip", "lengths": (3, 9.0)}
+
+
 @pytest.mark.parametrize(
     ("source", "target", "options", "message"),
     [
@@ -65,12 +65,7 @@ def test_what_is_left_out_is_counted(tmp_path):
         # No language model is estimated of unknown words.
         (["a", "<unk>"], ["a", "<unk>"], {"training": True}, "en:2: the word '<unk>' is reserved"),
         ([], [], {}, "de: is empty"),
-        (
-            ["a a a a", ""],
-            ["a", "b"],
-            {"empty": "skip", "lengths": (3, 9.0)},
-            "no sentence is left of 2 .*1 too long, 1 empty",
-        ),
+        (["a a a a", ""], ["a", "b"], LENGTHS, "no sentence is left of 2 .*1 too long, 1 empty"),
     ],
 )
 def test_bad_texts(tmp_path, source, target, options, message):
@@ -188,7 +183,7 @@ def test_counts_are_kept_in_a_file(tmp_path):
 def test_a_dataset_splits_its_source(tmp_path):
     put(tmp_path, {"train.de": "Der Plan\nein Plan\ndie Aktion\n", "train.en": "a\nb\nc\n"})
     put(tmp_path, {"dev.de": "der Aktionsplan\n", "dev.en": "aktionsplan\n"})
-    options: dict[str, Any] = {"lowercase": True, "test": None, "split_compounds": "de"}
+    options = {"lowercase": True, "test": None, "split_compounds": "de"}
     dataset = Dataset("x", "de", "en", str(tmp_path), **options)
     dev = dataset.require("dev")
     assert dev.source == [["der", "aktion", "plan"]]
@@ -264,8 +259,7 @@ def test_raw_text_is_prepared(tmp_path, monkeypatch, capsys):
 
 def test_pieces_are_joined_and_empty_lines_skipped(tmp_path):
     address = mirror(FISHER, tmp_path / "corpus", "Hola {number}, {part}.\n\nadiós\n")
-    lines: list[str] = []
-    out = tmp_path / "out"
+    lines, out = [], tmp_path / "out"
     parts = fetch(FISHER, out, base_url=address, check=False, log=lines.append)
     train = read(out, "train", "es")
     assert [words[:3] for words in train.source[::2]] == [["hola", "0", ","], ["hola", "1", ","]]

@@ -54,20 +54,17 @@ def of_cdec(shared):
 
 @pytest.fixture(scope="module")
 def hiero(shared, cdec_grammar, multi30k_model):
-    """Weights, and our lists, as cdec was asked for its."""
+    """Our lists, as cdec was asked for its."""
     decoder = HieroDecoder(Model(cdec_grammar, multi30k_model), k=100, pop_limit=200, max_span=15)
     names, values = read_weights(shared / "oracles" / "cdec" / "weights")
     # Every weight is one of the decoder.
     assert set(names) == set(decoder.dense_names) and len(names) == 12
     weights = dict(zip(names, values.tolist(), strict=True))
-    return weights, decoded(decoder, weights, shared, SENTENCES)
+    return decoded(decoder, weights, shared, SENTENCES)
 
 
-def test_features_of_cdec_give_its_scores(hiero, multi30k_model, of_cdec):
+def test_the_language_model_is_that_of_cdec(multi30k_model, of_cdec):
     entries = [entry for kbest in of_cdec for entry in kbest]
-    for entry in entries:
-        score = sum(value * hiero[0][name] for name, value in entry.features.items())
-        assert score == pytest.approx(entry.score, abs=1e-4)
     logp, unknown = multi30k_model.score_all([entry.words.split() for entry in entries])
     theirs = np.array([entry.features["LanguageModel"] for entry in entries])
     assert np.abs(logp - theirs).max() <= 1e-4 * np.abs(theirs).max()
@@ -83,7 +80,7 @@ def test_lists_are_those_of_cdec_or_better(hiero, of_cdec):
     """
     counts = dict.fromkeys(["entries", "lost", "lower", "equal", "same features"], 0)
     best = []
-    for kbest, theirs in zip(hiero[1], of_cdec, strict=True):
+    for kbest, theirs in zip(hiero, of_cdec, strict=True):
         best.append([kbest.score[0], theirs[0].score])
         assert len(kbest) >= len(theirs)
         mean = np.mean([entry.score for entry in theirs])

@@ -1,12 +1,8 @@
 """What holds for both decoders: threads, forks, weights, derivations, unknown words."""
 
-from __future__ import annotations
-
 import math
-from collections import Counter
+from collections import Counter, namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +14,6 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Uncovered
-from torchtune_smt.decoders.grammar_decoder import GrammarDecoder
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import LexReordering, RuleId, RuleShape, SourceNgram, WordAlignment
@@ -39,20 +34,13 @@ def toy_sources():
     return [Source(i, rng.choice([*WORDS, "?"], rng.integers(1, 25)).tolist()) for i in range(30)]
 
 
-@dataclass
-class Toy:
+class Toy(namedtuple("Toy", ["kind", "model", "dense", "values", "options"])):
     """Makes decoders of a random model of a few hundred rules."""
 
-    kind: type[GrammarDecoder]
-    model: Model
-    dense: list[str]
-    values: list[float]
-    options: dict[str, Any]
-
-    def __call__(self, **options: Any) -> GrammarDecoder:
+    def __call__(self, **options):
         return self.kind(self.model, **self.options | options)
 
-    def weights(self, decoder: GrammarDecoder, names: list[str] | None = None) -> Weights:
+    def weights(self, decoder, names=None):
         assert decoder.dense_names == self.dense
         weights = Weights(self.dense if names is None else names)
         weights.set(self.dense, self.values)
@@ -80,7 +68,7 @@ def toy(request):
     rng = np.random.default_rng(6)
     text = [[w.upper() for w in rng.choice(WORDS, rng.integers(3, 12))] for _ in range(400)]
     lm = NgramModel.from_ngrams(estimate(text, 3, DISCOUNT_FALLBACK))
-    options: dict[str, Any] = {"k": 20, "pop_limit": 30}
+    options = {"k": 20, "pop_limit": 30}
     if request.param == "hiero":
         options["templates"] = [RuleId(), SourceNgram(), RuleShape()]
         values = [0.3, 0.2, 0.5, -1.0, -0.1, -0.5, 0.1]

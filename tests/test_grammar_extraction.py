@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from contextlib import nullcontext
 from fractions import Fraction
-from itertools import product
+from itertools import chain, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -212,14 +212,12 @@ def texts_of(grammar):
     return [tuple(map(tuple, grammar.rule_text(rule))) for rule in range(len(grammar))]
 
 
-def rules_by_sentence(bitext, **options):
-    """For each sentence its rules, each with all the links that it has there."""
-    for source, target, links in zip(*bitext, strict=True):
-        here = defaultdict(set)
-        for rules in rules_of(source, target, sorted(set(links)), **options):
-            for rule, own in rules:
-                here[rule].add(own)
-        yield here
+def counts_of(grammar, train_index=-1):
+    """In how many sentences rules occur, one left out; not those that are gone."""
+    left_out = [train_index] * (train_index >= 0)
+    count = grammar.rule_counts_without if left_out else grammar.rule_counts
+    found = count(np.arange(len(grammar)), *left_out)
+    return {t: n for t, n in zip(texts_of(grammar), found.tolist(), strict=True) if n}
 
 
 def assert_close(found, expected, tolerance=1e-12):
@@ -231,54 +229,32 @@ def assert_close(found, expected, tolerance=1e-12):
 @settings(max_examples=150)
 @given(bitexts(), options, st.booleans())
 def test_extraction_is_that_of_the_definition(bitext, options, share):
-    grammar = extracted(bitext, share, **options)
-    expected = brute_force(*bitext, share=share, **options)
-    texts = texts_of(grammar)
-    assert len(set(texts)) == len(texts)
-    found = dict(zip(texts, grammar.values(np.arange(len(grammar))).tolist(), strict=True))
-    assert_close(found, {rule: values for rule, (_, values) in expected.items()})
-    for rule, count in zip(texts, grammar.counts.rule_count, strict=True):
-        assert count == pytest.approx(expected[rule][0], rel=1e-12)
-
-
-@settings(max_examples=100)
-@given(bitexts(), options)
-def test_rules_keep_the_links_of_most_sentences(bitext, options):
-    """Of a sentence that has several for a rule, one counts."""
-    grammar = extracted(bitext, **options)
-    seen = defaultdict(list)
-    for here in rules_by_sentence(bitext, **options):
-        for rule, own in here.items():
-            seen[rule].append(own)
-    assert len(seen) == len(grammar)
-    for r, text in enumerate(texts_of(grammar)):
-        surely = Counter(one for own in seen[text] if len(own) == 1 for one in own)
-        perhaps = Counter(one for own in seen[text] for one in own)
-        assert perhaps[tuple(grammar.links(r))] >= max(surely.values(), default=1)
-
-
-def counts_of(grammar, train_index=-1):
-    """In how many sentences rules occur, one left out; not those that are gone."""
-    left_out = [train_index] * (train_index >= 0)
-    count = grammar.rule_counts_without if left_out else grammar.rule_counts
-    found = count(np.arange(len(grammar)), *left_out)
-    return {t: n for t, n in zip(texts_of(grammar), found.tolist(), strict=True) if n}
-
-
-@settings(max_examples=50)
-@given(bitexts(), options, st.booleans())
-def test_rule_counts_are_those_of_the_bitext(bitext, options, share):
     """What min_count goes by are sentences, also where counts are shares."""
     grammar = extracted(bitext, share, **options).with_rule_counts()
     assert grammar.dense_names[-2:] == ["LogRuleCount", "UniqueRule"]
-    counts = brute_force(*bitext, share=share, **options)
-    sentences = Counter(rule for here in rules_by_sentence(bitext, **options) for rule in here)
-    for text, values in zip(
-        texts_of(grammar), grammar.values(np.arange(len(grammar))), strict=True
-    ):
-        expected = [math.log10(counts[text][0]), float(sentences[text] == 1)]
-        assert values[-2:] == pytest.approx(expected, abs=1e-12)
-    assert counts_of(grammar) == sentences
+    # For each rule, the links that it has in each of its sentences.
+    seen = defaultdict(list)
+    for source, target, links in zip(*bitext, strict=True):
+        here = defaultdict(set)
+        for rule, own in chain(*rules_of(source, target, sorted(set(links)), **options)):
+            here[rule].add(own)
+        for rule, own in here.items():
+            seen[rule].append(own)
+    expected, counts = {}, {}
+    for rule, (count, values) in brute_force(*bitext, share=share, **options).items():
+        counts[rule] = count
+        expected[rule] = [*values, math.log10(count), float(len(seen[rule]) == 1)]
+    texts = texts_of(grammar)
+    assert len(set(texts)) == len(texts)
+    found = dict(zip(texts, grammar.values(np.arange(len(grammar))).tolist(), strict=True))
+    assert_close(found, expected)
+    assert counts_of(grammar) == {rule: len(sentences) for rule, sentences in seen.items()}
+    for r, rule in enumerate(texts):
+        assert grammar.counts.rule_count[r] == pytest.approx(counts[rule], rel=1e-12)
+        # Links are those of most sentences; of one that has several for a rule, one counts.
+        surely = Counter(one for own in seen[rule] if len(own) == 1 for one in own)
+        perhaps = Counter(one for own in seen[rule] for one in own)
+        assert perhaps[tuple(grammar.links(r))] >= max(surely.values(), default=1)
 
 
 @settings(max_examples=100)

