@@ -7,7 +7,6 @@ from small_lists import ON_LISTS, put
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.kbest.store import ListStore
-from torchtune_smt.tuners.grouping.steps import count_features
 
 EXAMPLE = example_folder()
 SMALL = ["decoder.k=20", "decoder.pop_limit=10", "data.dev=[dev.de,dev.en]"]
@@ -126,10 +125,3 @@ def test_stored_lists(tuner, tmp_path):
     charts = [*options, "regularizer.dimension=charts", "hydra.run.dir=charts"]
     said = "regularizer.dimension=charts: stored k-best lists come without charts"
     run_command("train", *charts, folder=tmp_path).refused(said)
-
-
-def test_count():
-    weights = np.array([1.0, 0.0, 0.0, -2.0, 0.0, 0.0])
-    assert count_features(weights, 2, np.array([4, 1, 4])) == 2
-    assert count_features(weights, 0, np.array([4, 1, 4])) == 4
-    assert count_features(weights, 4, np.array([], np.int64)) == 1

@@ -168,7 +168,6 @@ BAD_MODELS = [
     ("path=table.gz", "path=table.gz path=b", 12, "stands here twice"),
     ("name=LexicalReordering0", "name=LM0", 13, "is called LM0"),
     ("# A comment", "comment", 1, "stands before the first [section]"),
-    ("[stack]", "[feature]", 24, "second [feature] (the first is in line 8)"),
     ("[distortion-limit]\n6", "[distortion-limit]\n6\n7", 8, "has 2 values"),
     ("[distortion-limit]\n6", "[distortion-limit]\nsix", 7, "'six' is no whole number"),
     ("[input-factors]\n0", "[input-factors]\n0\n1", 4, "only factor 0"),
@@ -178,13 +177,11 @@ BAD_MODELS = [
 ]
 BAD_WEIGHTS = [
     ("-0.5", "nan", 15, "no name with finite numbers"),
-    ("TargetLM = 0.5", "TargetLM 0.5", 17, "no name with finite numbers"),
     ("OSM=", "LM_big=", 19, "LM_big has weights already"),
     ("WT_auf~on", "OSM_4", 20, "OSM_4 has a weight already, in line 19"),
     ("WT_auf~on", "WT_das~the", 20, "WT_das~the has a weight in {folder}/sparse as well"),
     ("[weight-file]", "[weight]", 21, "second [weight] (the first is in line 13)"),
     (OTHER.partition("[weight]")[2], "\n# none\n", 13, "has no weights"),
-    (OTHER[OTHER.index("[weight]") :], "", None, "has no weights"),
 ]
 
 
