@@ -218,7 +218,7 @@ def test_planted_rivals(corpora):
     assert is_svg(corpora / "weights.svg")
     options = ["rivals=false", "rows=1", "table=csv"]
     assert cells(analyse(corpora, "adaptation", "us", "uk", *options)) == [
-        ["rule_id:programm~program", "0.5", "-0.5", "-1.0"],
+        ["rule_id:programm~program", "0.5", "-0.5", "-1.0"]
     ]
 
 

@@ -269,11 +269,7 @@ def test_one_wrong_number_costs_its_line(tmp_path, pieces):
 
 @pytest.mark.parametrize(
     ("bad", "n_sentences"),
-    [
-        (b"2 ||| a ||| F=x ||| 1", 3),
-        (b"2 ||| \xff ||| F=1 ||| 1", 3),
-        (b"2 a", 1),
-    ],
+    [(b"2 ||| a ||| F=x ||| 1", 3), (b"2 ||| \xff ||| F=1 ||| 1", 3), (b"2 a", 1)],
 )
 def test_sentences_of_which_all_is_left_out_count(bad, n_sentences, tmp_path):
     path = put(tmp_path, {"list": LINE.format(0).encode() + bad})

@@ -29,29 +29,19 @@ def folder(tmp_path):
 
 
 def rerank(folder, *options, error=""):
-    """Rerank `list`, or another input; with an error, see that it is said."""
     given = {"weights": "weights", "input": "list"}
     given |= dict(option.split("=", 1) for option in options)
     outcome = run_command("rerank", *(f"{n}={v}" for n, v in given.items()), folder=folder)
-    if not error:
-        return outcome.check()
-    assert outcome.code == 1 and re.search(error, outcome.err), outcome.err
+    assert outcome.code == bool(error) and re.search(error, outcome.err), outcome.err
     return outcome
 
 
 def test_best_hypotheses(folder):
-    for more, said in (
-        (["W_z 0"], ""),
-        (["W_z 9"], "weights: 1 of 3 features with a weight are nowhere in list: W_z\n"),
-        (
-            [f"W_{i} {i}" for i in range(1, 8)],
-            "weights: 7 of 9 features with a weight are nowhere in list: "
-            "W_1, W_2, W_3, W_4, W_5 and 2 more\n",
-        ),
-    ):
+    said = "7 of 9 features with a weight are nowhere in list: W_1, W_2, W_3, W_4, W_5 and 2 more"
+    for more, err in (["W_z 0"], ""), ([f"W_{i} {i}" for i in range(1, 8)], f"weights: {said}\n"):
         put(folder, {"weights": ["LM0_0 1", "W_y 2", *more]})
         outcome = rerank(folder)
-        assert (outcome.out, outcome.err) == ("c d\nfür uns\n", said)
+        assert (outcome.out, outcome.err) == ("c d\nfür uns\n", err)
 
 
 def test_the_mean_of_several_weights(folder):
@@ -67,12 +57,8 @@ def test_the_mean_of_several_weights(folder):
 
 def test_sorted_lists(folder):
     first, second, third, fourth = LIST.splitlines()
-    expected = [
-        second.replace("-8", "0"),
-        first.replace("-7", "-1"),
-        fourth.replace("||| -2", "||| 2"),
-        third,
-    ]
+    expected = [second.replace("-8", "0"), first.replace("-7", "-1")]
+    expected += [fourth.replace("||| -2", "||| 2"), third]
     rerank(folder, "n_best=2", "output=sorted.gz")
     assert gzip.decompress((folder / "sorted.gz").read_bytes()).decode().splitlines() == expected
     rerank(folder, "n_best=1", "output=one")
@@ -131,12 +117,11 @@ def test_pieces_are_as_the_whole(folder, monkeypatch, seed):
 
 def test_faulty_lines_are_skipped_if_asked(folder):
     lines = [*LIST.splitlines()[:2], "1 ||| e ||| LM0= nan ||| -1", "2 ||| f ||| LM0= 0 ||| 0"]
+    said = "1 lines with a bad value, 1 sentences with a fault, 1 sentences without a list"
     for some, out in ((lines, "c d\n\nf\n"), (lines[:3], "c d\n\n")):
         put(folder, {"list": some})
         outcome = rerank(folder, "on_error=skip")
-        assert outcome.out == out
-        said = "1 lines with a bad value, 1 sentences with a fault, 1 sentences without a list"
-        assert said in outcome.err
+        assert outcome.out == out and said in outcome.err
 
 
 def test_what_stands_for_a_missing_value(folder):
@@ -168,19 +153,16 @@ def test_lists_of_other_tools(folder):
 
 
 @pytest.mark.parametrize(
-    ("files", "options", "message"),
+    ("files", "message"),
     [
-        ({"list": "0 ||| a ||| ||| -1\n0 ||| b ||| ||| -2\n"}, [], "list: has no features"),
-        ({"list": "0 ||| a ||| LM0_0=-inf ||| -1\n"}, [], "list:1: .*'-inf' .*floor"),
+        ({"list": "0 ||| a ||| ||| -1\n0 ||| b ||| ||| -2\n"}, "list: has no features"),
         (
             {"weights": "other 1\n"},
-            [],
             "weights: has no weight for any feature of list: it has other, and the lists have "
             "LM0_0, W_x, W_y; was it made for other lists",
         ),
-        ({}, ["input=none"], "none: no such file"),
     ],
 )
-def test_what_is_refused(files, options, message, folder):
+def test_what_is_refused(files, message, folder):
     put(folder, files)
-    rerank(folder, *options, error=message)
+    rerank(folder, error=message)

@@ -9,11 +9,10 @@ import pytest
 from commands import run_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_lists import as_set
+from small_lists import as_set, put, weights_of
 
 from torchtune_smt import KBestLists, Vocabulary, tune_lists
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.features.strings import StringFeatures
 from torchtune_smt.features.templates import escape
 from torchtune_smt.metrics import WordErrorRate
@@ -44,13 +43,11 @@ def test_features_by_their_definition(texts, source):
     added = StringFeatures(ALL).added(lists, lists.features, [source] * len(texts), least=1)
     h = 0
     for one in texts:
-        fires = [
-            Counter(f"{t}:{name}" for t in ALL for name in slow(t, text, source)) for text in one
-        ]
+        names = ([f"{t}:{n}" for t in ALL for n in slow(t, text, source)] for text in one)
+        fires = [*map(Counter, names)]
         for mine in fires:
             differs = {n for n in mine if len({count[n] for count in fires}) > 1}
-            found = added.features.named(*added.row(h))
-            assert found == {name: mine[name] for name in differs}
+            assert added.features.named(*added.row(h)) == {name: mine[name] for name in differs}
             h += 1
     # Others than known ones are left out; hashed ones are sums of others.
     some = Vocabulary(added.features.names(range(0, len(added.features), 2)))
@@ -93,12 +90,8 @@ def speech(seed, n, told=0.8):
             lm = 0.3 * generator.standard_normal() - 0.05 * wrong
             hypotheses.append({"text": " ".join(text), "features": {"lm": lm}, "score": lm})
         hypotheses.sort(key=lambda one: -one["score"])
-        yield {
-            "id": f"{seed}-{number}",
-            "source": " ".join(words),
-            "hypotheses": hypotheses,
-            "references": [" ".join(words)],
-        }
+        text = {"source": " ".join(words), "references": [" ".join(words)]}
+        yield {"id": f"{seed}-{number}", "hypotheses": hypotheses, **text}
 
 
 tuned_on = partial(tune_lists, metric=WordErrorRate(), samples=20, texts="none", folds=0)
@@ -125,10 +118,9 @@ def test_what_is_true_is_found_and_noise_is_left():
 def test_new_lists_get_the_same_features(options, tmp_path):
     """From the weights file alone: rerank chooses what tune has judged."""
     for name, seed in (("d", 1), ("t", 2)):
-        lines = [json.dumps(one) + "\n" for one in speech(seed, 120)]
-        (tmp_path / name).write_text("".join(lines))
-        sources = [f"{one['id']} {one['source']}\n" for one in speech(seed, 120)]
-        (tmp_path / f"{name}.src").write_text("".join(sources))
+        some = list(speech(seed, 120))
+        sources = [f"{one['id']} {one['source']}" for one in some]
+        put(tmp_path, {name: map(json.dumps, some), f"{name}.src": sources})
     strings = "strings=[word,chars3,substitution,source]"
     given = ["dev=d", "test=t", "metric=wer", "folds=0", "samples=20", strings, *options]
     said = run_command("tune", *given, folder=tmp_path).check().out
@@ -140,25 +132,22 @@ def test_new_lists_get_the_same_features(options, tmp_path):
             for line, one in zip(lines, speech(2, 120), strict=True)
             for a, b in zip(line.split()[1:], one["source"].split(), strict=True)
         )
-        assert f" {100 * wrong / 720:.3f} " in next(
-            line for line in said.splitlines() if line.startswith("t ")
-        )
-    names, values = read_weights(tmp_path / "tuned.weights.txt")
-    assert any(name.startswith("source:") for name in names.names(np.flatnonzero(values)))
+        row = next(line for line in said.splitlines() if line.startswith("t "))
+        assert f" {100 * wrong / 720:.3f} " in row
+    weights = weights_of(tmp_path / "tuned.weights.txt")
+    assert any(w and name.startswith("source:") for name, w in weights.items())
     run_command("rerank", *plain, "sources=d.src", folder=tmp_path).refused("d.src")
 
 
 def test_solvers_of_parts_leave_dense_features_alone(tmp_path):
     """A strong norm takes all sparse weights, and no dense one."""
-    lines = [json.dumps(one) + "\n" for one in speech(1, 40)]
-    (tmp_path / "d").write_text("".join(lines))
+    put(tmp_path, {"d": map(json.dumps, speech(1, 40))})
     given = ["dev=d", "metric=wer", "folds=0", "samples=20", "strings=[word]"]
     stochastic = ["tuner=stochastic", "optimizer=fobos", "regularizer.strength=1e6"]
     found = []
     for more in (["tuner=pro"], stochastic, [*stochastic, "tuner.solver.towards=start"]):
         run_command("tune", *given, *more, folder=tmp_path).check()
-        names, values = read_weights(tmp_path / "tuned.weights.txt")
-        found.append(dict(zip(names.names(range(len(names))), values.tolist(), strict=True)))
+        found.append(weights_of(tmp_path / "tuned.weights.txt"))
     assert len(found[0]) > 10
     assert [[*one] for one in found[1:]] == [["lm"], ["lm"]]
 
@@ -172,6 +161,6 @@ def test_what_is_refused(tmp_path):
         StringFeatures(("word",)).added(lists, lists.features)
     with pytest.raises(InputError, match="sources"):
         StringFeatures(("source",)).added(lists, lists.features)
-    (tmp_path / "w").write_text('a 1\n# string features: {"templates": ["wor"], "bits": 3}\n')
+    path = put(tmp_path, {"w": 'a 1\n# string features: {"templates": ["wor"], "bits": 3}\n'})
     with pytest.raises(InputError, match="whole"):
-        StringFeatures.read(tmp_path / "w")
+        StringFeatures.read(path)

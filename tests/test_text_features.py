@@ -34,13 +34,12 @@ def records(seed, n, k=5, voting=0.0):
         hypotheses = []
         for _ in range(k if number else 1):
             wrong = generator.random(len(words)) < 0.3
-            text = [
-                f"x{generator.integers(99)}" if x else w for w, x in zip(words, wrong, strict=True)
-            ]
+            pairs = zip(words, wrong, strict=True)
+            text = [f"x{generator.integers(99)}" if x else w for w, x in pairs]
             good = -(1 - voting) * wrong.sum() + generator.standard_normal()
             own = generator.standard_normal()
-            hypotheses.append({"text": " ".join(text), "features": {"good": good, "own": own}})
-            hypotheses[-1]["score"] = 0.7 * good + 0.3 * own
+            features, score = {"good": good, "own": own}, 0.7 * good + 0.3 * own
+            hypotheses.append({"text": " ".join(text), "features": features, "score": score})
         hypotheses.sort(key=lambda one: -one["score"])
         id, references = f"s{seed}-{number}", [" ".join(words)]
         found.append({"id": id, "hypotheses": hypotheses, "references": references})
@@ -75,8 +74,7 @@ def test_dense_features_by_brute_force(most, monkeypatch):
                     expected.append(p @ [edits(mine, theirs) for theirs in texts] / p.sum())
                 count = [max(1, sum(w in known for known in there)) for w in words]
                 expected += [edits(mine, texts[0]), len(words), sum(map(math.log, count))]
-                expected.append(sum(n <= 3 for n in count))
-                expected.append(sum(a == b for a, b in pairwise(words)))
+                expected += [sum(n <= 3 for n in count), sum(a == b for a, b in pairwise(words))]
                 assert next(rows) == pytest.approx(expected), mine
     assert list(SHARES) == list(NAMES[:3])
 
@@ -140,8 +138,7 @@ def test_expected_errors_find_what_is_true_and_leave_noise():
     start[0] = 0.5
     free = ExpectedErrors(lr=1.0).solve(lists, start, (0,)).weights
     pulled = ExpectedErrors(lr=1.0, strength=0.02).solve(lists, start, (0,)).weights
-    assert np.count_nonzero(free[3:]) == 300
-    assert np.count_nonzero(pulled[3:]) < 30
+    assert np.count_nonzero(free[3:]) == 300 > 30 > np.count_nonzero(pulled[3:])
     assert -pulled[1] > 0.8 * pulled[0] > 50 * abs(pulled[2])
     # As few at any size of a step, where the strength is more than noise's.
     for size in (10, 400):
@@ -152,21 +149,16 @@ def test_expected_errors_find_what_is_true_and_leave_noise():
     assert gain[0] < gain[1] < gain[2] - 0.2
     # Those without a colon are exempt, unless others are named.
     some = ExpectedErrors(strength=1e3, passes=1).solve(lists, start, (0,)).weights
-    assert not some[3:].any()
-    assert some[:2].all()
+    assert not some[3:].any() and some[:2].all()
     named = ExpectedErrors(strength=1e3, passes=1, exempt=["n:7"]).solve(lists, start, (0,)).weights
-    assert np.flatnonzero(named).tolist() == [0, 10]
-    assert named[0] == 0.5
+    assert np.flatnonzero(named).tolist() == [0, 10] and named[0] == 0.5
 
 
-@pytest.mark.parametrize(
-    ("kind", "regularizer"),
-    [
-        (AdaGrad, L1(0.1)),
-        (AdaGrad, L2(0.3)),
-        *((FOBOS, one) for one in (ElasticNet(0.1, 0.2), GroupLasso(0.05), Oscar(0.02, 0.03))),
-    ],
-)
+PULLED = [(AdaGrad, L1(0.1)), (AdaGrad, L2(0.3)), (FOBOS, ElasticNet(0.1, 0.2))]
+PULLED += [(FOBOS, GroupLasso(0.05)), (FOBOS, Oscar(0.02, 0.03))]
+
+
+@pytest.mark.parametrize(("kind", "regularizer"), PULLED)
 def test_weights_are_pulled_to_the_start(kind, regularizer, monkeypatch):
     """A step on the difference, along the gradient by autograd; and a pull that holds all."""
     lists, start = planted(4, 40), np.array([0.5, 0.4, 0.3])
@@ -216,15 +208,11 @@ def test_texts_that_tell_errors_are_found(tmp_path):
     made = {name: records(seed, 600, voting=0.9) for name, seed in (("d", 1), ("t", 2))}
     names = Vocabulary(), Vocabulary()
     dev, test = (as_set(name, some, names) for name, some in made.items())
-    plain, dense = (
-        tune_lists(dev, test, metric=WordErrorRate(), folds=2, samples=20, texts=texts)
-        for texts in ("none", "auto")
-    )
-    assert plain.text_features is None
-    assert "risk_sharp" in dense.text()
+    options = {"metric": WordErrorRate(), "samples": 20}
+    plain, dense = (tune_lists(dev, test, **options, folds=2, texts=t) for t in ("none", "auto"))
+    assert plain.text_features is None and "risk_sharp" in dense.text()
     for before, after in zip(plain.judged[1:], dense.judged[1:], strict=True):
         assert after.after < before.after - 1
-    options = {"metric": WordErrorRate(), "samples": 20}
     few = tune_lists(as_set("d", records(1, 60)), **options, folds=0)
     assert few.text_features is None
     # Weights that were tuned on all folds say nothing of one.
@@ -232,15 +220,14 @@ def test_texts_that_tell_errors_are_found(tmp_path):
     assert any("start" in note for note in again.notes)
     assert not any("start" in note for note in plain.notes)
     put(tmp_path, {name: map(json.dumps, some) for name, some in made.items()})
-    options = ["dev=d", "metric=wer", "folds=0", "samples=20"]
-    run_command("tune", *options, folder=tmp_path).check()
+    run_command("tune", "dev=d", "metric=wer", "folds=0", "samples=20", folder=tmp_path).check()
     for (name, source), judged in zip(made.items(), dense.judged[::2], strict=True):
         given = ["weights=tuned.weights.txt", f"input={name}", f"output={name}.out"]
         run_command("rerank", *given, folder=tmp_path).check()
         lines = [line.split()[1:] for line in (tmp_path / f"{name}.out").read_text().splitlines()]
         references = [one["references"][0].split() for one in source]
-        wrong = sum(map(edits, lines, references))
-        assert 100 * wrong / sum(map(len, references)) == pytest.approx(judged.after)
+        errors = sum(map(edits, lines, references)) / sum(map(len, references))
+        assert 100 * errors == pytest.approx(judged.after)
 
 
 def test_texts_that_tell_nothing_do_no_harm():

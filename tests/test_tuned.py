@@ -60,11 +60,7 @@ def test_what_is_reported_is_what_is_there():
     sets = [as_set(name, some, vocabularies, groups=True) for name, some in made.items()]
     said = []
     tuned = tune_lists(
-        *sets,
-        metric=WordErrorRate(),
-        held_out=[CharacterErrorRate()],
-        samples=500,
-        say=said.append,
+        *sets, metric=WordErrorRate(), held_out=[CharacterErrorRate()], samples=500, say=said.append
     )
     assert said == ["these lists were sorted by 0.2 good + 1 own"]
     by = {(one.what, one.measure.name): one for one in tuned.judged}
@@ -110,9 +106,7 @@ def test_cross_validation_tells_noise_from_gain():
         tuned = tune_lists(as_set("d", some, groups=True), metric=WordErrorRate(), samples=50)
         gains.append([one.before - one.after for one in tuned.judged])
     gained, expected = np.transpose(gains)
-    assert min(gained) > 0
-    assert np.mean(gained) > 4
-    assert abs(np.mean(expected)) < 2.5
+    assert min(gained) > 0 and np.mean(gained) > 4 > 2.5 > abs(np.mean(expected))
 
 
 @pytest.mark.parametrize(("lists", "line"), [(3, "d, 3 folds"), (1, "d")])
@@ -127,9 +121,8 @@ def test_a_fold_without_anything_to_learn_has_the_start():
     some = records(1, 12)
     for one in some[1:]:
         one["hypotheses"] = [one["hypotheses"][0]] * 2
-    tuned = tune_lists(
-        as_set("d", some), metric=WordErrorRate(), solver=ExpectedErrors(), folds=3, samples=20
-    )
+    given = {"metric": WordErrorRate(), "solver": ExpectedErrors(), "folds": 3, "samples": 20}
+    tuned = tune_lists(as_set("d", some), **given)
     assert sum("start: no list" in note for note in tuned.notes) == 1
 
 
@@ -154,12 +147,10 @@ def test_the_command(tmp_path):
     given = [*lists, "references=d.text", "test_references=t.text"]
     outcome = run_command("tune", *given, "groups=-", folder=tmp_path).check()
     assert "these lists were sorted by 0.2 good + 1 own" in outcome.out + outcome.err
-    assert "d, 5 folds" in outcome.out
-    assert "Now try: " in outcome.err
+    assert "d, 5 folds" in outcome.out and "Now try: " in outcome.err
     assert sorted(weights_of(tmp_path / "tuned.weights.txt")) == ["good", "own"]
     page = (tmp_path / "report.html").read_text()
-    assert "d, 5 folds" in page
-    assert "<svg" in page or "data:image/svg" in page
+    assert "d, 5 folds" in page and "data:image/svg" in page
     # A file says the same, and so do the lists: they have references, too.
     put(tmp_path, {"spk": "".join((tmp_path / f"{name}.spk").read_text() for name in "dt")})
     for same in ([*given, "groups=spk"], [*lists, "groups=-"]):
@@ -184,10 +175,8 @@ def test_the_page_is_whole_and_asks_for_nothing(tmp_path):
 
 def test_weights_that_are_as_good_as_before_are_not_better():
     """With the first feature below 0.5 the second hypothesis comes first, as it should."""
-    hypotheses = [
-        {"text": "a x", "features": {"f": 1.0, "g": 0.0}},
-        {"text": "a b", "features": {"f": 0.0, "g": 0.5}},
-    ]
+    pair = {"a x": {"f": 1.0, "g": 0.0}, "a b": {"f": 0.0, "g": 0.5}}
+    hypotheses = [{"text": text, "features": features} for text, features in pair.items()]
     one = {"references": ["a b"], "hypotheses": hypotheses}
     dev = as_set("d", [{"id": f"s-{number}", **one} for number in range(4)])
     tuned = tune_lists(dev, metric=WordErrorRate(), samples=20, folds=0)
@@ -203,9 +192,7 @@ REFUSED = [
     ("test=t test_references=t.text", "s5-1-5"),
     ("test_references=t.text", "test_references"),
     ("references=part.text", "s0-1-0"),
-    ("groups=+", "groups"),
     ("folds=1", "folds"),
-    ("tuner.iterations=3", "tuner.iterations"),
     ("weights=d.text", "weights"),
     ("columns.c=d.column html=d.column", "html"),
     ("columns.c=d.column test=t2", "test_columns.c"),
@@ -236,10 +223,7 @@ def test_what_is_refused(tmp_path):
 
 
 def run_tune(folder, *options):
-    """Tune without folds; return what is said beside the report."""
-    outcome = run_command("tune", "folds=0", "samples=20", *options, folder=folder)
-    assert outcome.code == 0, outcome.err
-    return outcome.err
+    return run_command("tune", "folds=0", "samples=20", *options, folder=folder).check().err
 
 
 def test_metrics_columns_and_names_of_sets(tmp_path):
@@ -247,8 +231,7 @@ def test_metrics_columns_and_names_of_sets(tmp_path):
     sets = {name: records(seed, 20) for name, seed in (("d", 1), ("t", 2), ("a/d", 1), ("b/d", 2))}
     for name, some in sets.items():
         put(tmp_path, files_of(name, some))
-    columns = {f"{name}.column": [i % 7 for i in range(100)] for name in "dt"}
-    put(tmp_path, columns)
+    put(tmp_path, {f"{name}.column": [i % 7 for i in range(100)] for name in "dt"})
     for metric in ("nakov", "chrf", "ter", "cer", "mix"):
         more = ["metric.weights={bleu:0.5,ter:0.5}"] if metric == "mix" else []
         run_tune(tmp_path, "dev=d", "references=d.text", f"metric={metric}", *more)
@@ -257,9 +240,8 @@ def test_metrics_columns_and_names_of_sets(tmp_path):
         *("metric=wer", "columns.comet=d.column", "test_columns.comet=t.column", "scale.good=-1"),
     )
     assert "columns.comet=NEW_COLUMN scale.good=-1" in err
-    weights = "weights=tuned.weights.txt"
-    more = ["columns.comet=t.column", "scale.good=-1", "output=o"]
-    assert run_command("rerank", weights, "input=t", *more, folder=tmp_path).code == 0
+    more = ["weights=tuned.weights.txt", "columns.comet=t.column", "scale.good=-1", "output=o"]
+    run_command("rerank", "input=t", *more, folder=tmp_path).check()
     # Sets with one name are told apart.
     given = ["dev=a/d", "test=b/d", "metric=wer", "folds=0", "samples=20"]
     out = run_command("tune", *given, folder=tmp_path).check().out
