@@ -154,7 +154,6 @@ def lists_file(path, lists, line):
 
 
 def described(decoder, weight_of):
-    """All that a decoder gives under some weights."""
     weights = Weights(decoder.dense_names)
     known = {name: value for name, value in weight_of.items() if name in decoder.features}
     weights.set(list(known), list(known.values()))

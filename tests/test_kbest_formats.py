@@ -35,7 +35,6 @@ LINE = "{} ||| a ||| F=1 ||| 1\n"
 
 
 def entries(stored):
-    """Everything in plain Python."""
     lists = stored.lists
     lists.check()
     result = []

@@ -33,7 +33,6 @@ SIZES = [3, 1, 5, 3, 2]
 
 
 def some_lists(seed=1, sizes=SIZES, d=9):
-    """Lists of given lengths; the gain is that of hidden weights."""
     generator = np.random.default_rng(seed)
     table = generator.normal(size=(sum(sizes), d)) * (generator.random((sum(sizes), d)) < 0.4)
     gain, begin = table @ generator.normal(size=d), np.cumsum([0, *sizes])

@@ -159,7 +159,6 @@ def test_what_the_docs_say_of_a_tool(tool, repository, tmp_path):
 
 
 def scores(folder, text, hyp, *metrics):
-    """Return the scores of `evaluate` by metric, and what is said besides."""
     put(folder, {"text": text, "hyp": hyp})
     given = ["hyp", "references=text", f"metrics=[{','.join(metrics)}]", "samples=10", "table=csv"]
     outcome = run_command("evaluate", *given, folder=folder)

@@ -36,7 +36,6 @@ TEMPLATES = [RuleId(), SourceNgram(), RuleShape()]
 
 
 def test_names_of_links():
-    """`sparse_names` says the others."""
     source, target, links = ["ja", "[1]", "haus"], ["the", "house", "[1]"], [(2, 1)]
     found = WordAlignment(insertions=True).aligned_features(source, target, links)
     assert found == ["alignment:haus~house", "alignment:ja~", "alignment:~the"]
@@ -154,7 +153,6 @@ def any_rules(draw):
     any_rules(), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1), st.data()
 )
 def test_the_kernel_spells_as_templates_do(given_rules, chosen, data):
-    """The same names in the same order, so that ids are the same, too."""
     grammar = to_grammar(given_rules)
     grammar.rule_counts = lambda asked: asked % 4 + 0.5
     asked = np.array(data.draw(st.permutations(range(len(grammar)))))

@@ -234,7 +234,6 @@ def test_adagrad_takes_the_prox_of_a_subclass_that_says_what_is_true_of_it():
         (AdaGrad, with_own_prox(L1), "separable and lazy from a"),
         (AdaGrad, with_own_prox(L1, separable=True), "lazy from a parent"),
         (AdaGrad, with_own_prox(L2, separable=True), "ClippedL2 is not lazy"),
-        (AdaGrad, with_own_prox(Oscar), "lazy from a parent"),
         (CumulativeL1, with_own_prox(L1), "got ClippedL1"),
         (SGD, with_own_prox(NoRegularizer), "no effect"),
     ],

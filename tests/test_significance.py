@@ -39,7 +39,6 @@ Texts = list[list[str]]
 
 
 def make_texts(seed, sentences, runs):
-    """Return the lines of each run, and a reference a sentence."""
     generator = np.random.default_rng(seed)
     references = [" ".join(generator.choice(WORDS, 7)) for _ in range(sentences)]
     rates = [0.3] * sentences
@@ -53,7 +52,6 @@ def make_rows(metric, outputs, references):
 
 
 def corpus_score(metric, hypotheses, references):
-    """Return sacrebleu's own, where it has one."""
     if metric in METRICS[3:]:
         return StatisticsExtractor(metric, references).extract(hypotheses).score
     peer = sacrebleu_metric(metric)

@@ -23,7 +23,6 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "bé", "c_d", "%", "~"]), max_size=5
 
 
 def slow(template, text, source):
-    """The firings of a template, by its definition."""
     name, n = template.rstrip("0123456789"), int(template[-1]) if template[-1].isdigit() else 1
     words = [escape(word) for word in text.split()]
     if name == "source":

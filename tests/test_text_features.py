@@ -47,7 +47,6 @@ def records(seed, n, k=5, voting=0.0):
 
 
 def table_of(lists):
-    """The features of texts of each hypothesis."""
     return lists.rows.dense(len(lists.features))[:, lists.features.lookup(NAMES)]
 
 
