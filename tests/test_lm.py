@@ -25,7 +25,7 @@ from torchtune_smt.lm import (
     read_arpa,
     write_arpa,
 )
-from torchtune_smt.lm.kernels import asked, match, recall, transition
+from torchtune_smt.lm.kernels import advance, asked, match, recall, transition
 from torchtune_smt.lm.tables import write_cache
 
 SMALL = """\\data\\
@@ -323,6 +323,9 @@ def test_states_are_the_shortest_that_tell_all(reference):
     for ngram, node in nodes.items():
         state = next((ngram[i:] for i in range(len(ngram)) if ngram[i:] in kept), ())
         assert tables.nodes["state"][node] == nodes[state]
+        if ngram:
+            _, behind = advance(*tables, nodes[ngram[:-1]], names.id(ngram[-1]))
+            assert behind == nodes[state]
         assert tables.nodes["extends_left"][node] == any(g[1:] == ngram for g in nodes if g)
 
 
