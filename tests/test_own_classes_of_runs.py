@@ -89,8 +89,8 @@ def test_what_only_translate_can_be_given(written, plain):
     do("translate", run, plain, templates).check()
     for command in COMMANDS:
         outcome = do(command, run, plain)
-        cure = "have `translate` translate with this override, and name the file"
-        cure = "give this override again" if command == "translate" else cure
+        cure = "have `translate` translate with these overrides, and name the file"
+        cure = "give these overrides again" if command == "translate" else cure
         outcome.refused("config.yaml: the run has features.templates=[", cure)
 
 

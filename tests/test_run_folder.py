@@ -184,7 +184,7 @@ def test_nothing_else_is_taken(tmp_path, option, monkeypatch):
         with pytest.raises(InputError, match="config.yaml: the run has ") as caught:
             taken(tmp_path)
         assert ".".join(option.split(".")[:2]) in str(caught.value)
-        assert "give this override again" in str(caught.value)
+        assert "give these overrides again" in str(caught.value)
         assert taken(tmp_path, needless=[group])[1][group] == composed()[group]
 
 

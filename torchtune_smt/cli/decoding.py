@@ -141,7 +141,7 @@ def _check_named(cfg: DictConfig, settings: Settings) -> Origin | None:
             "them to a list with torchtune-smt rerank, or translate with decoder=hiero",
             path=cfg.weights,
         )
-    if settings.has_run or {"data", "model", "model.folder"} & {*map(override_key, settings.given)}:
+    if settings.names_model:
         return origin
     model = "" if origin is None else f": they belong to the grammar {origin.parts['grammar']}"
     raise InputError(
@@ -269,8 +269,8 @@ def _compose(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
         weights.parent,
         (),
         needless=NEEDLESS,
-        cure="this command cannot be given {these}; have `translate` translate with {these}, and "
-        "name the file that it writes, or tune with a file of --config-dir that says the same",
+        cure="this command cannot be given them; have `translate` translate with these overrides, "
+        "and name the file that it writes, or tune with a file of --config-dir that says the same",
     )
     cfg = compose(
         "translate", [*settings.recorded, f"weights={quoted(str(weights))}", "input=none"]

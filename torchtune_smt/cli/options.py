@@ -28,10 +28,6 @@ from torchtune_smt.core.resources import PACKAGE
 
 # Kernels take 64 bits with a sign.
 _SEED: Final = Rule("a whole number from 0 to 2^63 - 1", integer(0).fits)
-_SPLIT: Final = Rule(
-    "train or dev or test, of which data.test=NAME makes another set the last one",
-    lambda value: value in ("train", "dev", "test"),
-)
 _CLASSES: Final = Rule(
     "a list of classes, as in [{_target_:my_module.MyClass}]",
     lambda value: (
@@ -113,7 +109,7 @@ RULES: Final = {
         (integer(1).or_this("charts").or_this("lists").or_null(), "regularizer.dimension"),
         (one_of("folds", "full"), "lm"),
         (one_of("count", "leave"), "unlisted"),
-        (_SPLIT, "split"),
+        (one_of("train", "dev", "test"), "split"),
         (one_of("cpu", "cuda"), "device"),
         (_NUMBERS, "scale decoder.scale"),
         (_FILES, "columns test_columns"),

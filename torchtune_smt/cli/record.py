@@ -56,7 +56,7 @@ class Settings:
     elsewhere: overrides of the run that are of `WHERE`, and are not taken.
     place: the folder in which the run was started, by where its own folder lies now.
     path: where the values stand.
-    cure: what the user can do about a class that is not taken, called ``{these}`` there.
+    cure: what the user can do about overrides that are not taken.
     """
 
     given: Sequence[str]
@@ -69,6 +69,12 @@ class Settings:
     path: Path | None = None
     cure: str = ""
     _names_folder: bool = False
+
+    @property
+    def names_model(self) -> bool:
+        """Whether it is said which model is meant, not left to a default."""
+        named = ("data", "model", "model.folder")
+        return self.has_run or any(override_key(o) in named for o in self.given)
 
     def gives(self, group: str) -> bool:
         """Return whether it is said, not left to a default, what a group is."""
@@ -102,10 +108,9 @@ class Settings:
         }
         if refused:
             shown = " ".join(f"{name}={value}" for name, value in refused.items())
-            these = "this override" if len(refused) == 1 else "these overrides"
             raise InputError(
                 f"the run has {shown}, and of a folder only plain settings are taken (no classes, "
-                f"no interpolations, no paths out of place): {self.cure.format(these=these)}",
+                f"no interpolations, no paths out of place): {self.cure}",
                 path=self.path,
             )
         deleted = [override_key(o) for o in self.overrides if o.startswith("~")]
@@ -164,7 +169,7 @@ def take_up(
     given: Sequence[str],
     *,
     needless: Collection[str] = (),
-    cure: str = "give {these} again",
+    cure: str = "give these overrides again",
     resumes: bool = False,
 ) -> Settings:
     """Return what is given now, and what a run recorded in its folder.

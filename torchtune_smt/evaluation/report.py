@@ -47,10 +47,6 @@ FEATURES: Final = 12
 DECIDED: Final = 8
 
 
-Open = Callable[..., tuple[Decoder, FrozenWeights, list[Source]]]
-"""Takes the weights of a run, a corpus, and ``more``, templates besides its own."""
-
-
 def rendered(template: str, drawing: Callable[[Canvas], None] | None, **given: Any) -> str:
     """Return a page as HTML: a template that lies beside this file, with what it names.
 
@@ -107,7 +103,7 @@ def write_report(
     results: Results,
     baseline: str,
     *,
-    open_run: Open,
+    open_run: Callable[..., tuple[Decoder, FrozenWeights, list[Source]]],
     templates_of_others: Callable[[Sequence[Path]], list[list[Any]]],
     tokenize: str = "none",
     lowercase: bool = False,
@@ -117,7 +113,7 @@ def write_report(
     Of each system the median run is shown. Where the folder of a run is known, some sentences are
     decoded with its weights, for features and derivations.
 
-    open_run: see `Open`.
+    open_run: takes the weights of a run, a corpus, and ``more``, templates besides its own.
     templates_of_others: returns for each of some runs, given by their weights, the templates of the
         others that it lacks; it raises InputError where not one model scores them all.
     tokenize, lowercase: as for `torchtune_smt.evaluation.Evaluation`.
@@ -228,7 +224,7 @@ def write_report(
 
 
 def _decode(
-    output: Output, outputs: Outputs, wanted: Sequence[int], opened: Open
+    output: Output, outputs: Outputs, wanted: Sequence[int], opened: Callable[..., Any]
 ) -> _Decoded | str:
     """Decode some sentences with the weights of a run, or say why not."""
     if output.weights is None:

@@ -61,32 +61,28 @@ def word_f1(systems: Sequence[Text], references: References) -> list[Bucket]:
     most words with (the first of ties).
     """
     frequency = Counter(word for row in references for word in chain.from_iterable(row))
-    empty = [[0, 0, 0] for _ in FREQUENCIES]
-    counts = [[list(row) for row in empty] for _ in systems]
-    sizes = [[0] for _ in FREQUENCIES]
+    bucket = {word: bisect_right(FREQUENCIES, n) - 1 for word, n in frequency.items()}
 
-    def add(words: Counter[str], found: list[list[int]], place: int) -> None:
-        for word, number in words.items():
-            if frequency[word]:
-                found[bisect_right(FREQUENCIES, frequency[word]) - 1][place] += number
+    def by_bucket(words: Counter[str]) -> Int64:
+        known = [(bucket[word], number) for word, number in words.items() if word in bucket]
+        places, numbers = zip(*known, strict=True) if known else ((), ())
+        return np.bincount(places, numbers, len(FREQUENCIES)).astype(np.int64)
 
+    # Matches, words of the output, and of the reference.
+    counts = np.zeros((len(systems), 3, len(FREQUENCIES)), np.int64)
+    sizes = np.zeros(len(FREQUENCIES), np.int64)
     for i, row in enumerate(references):
         bags = [Counter(reference) for reference in row]
-        add(bags[0], sizes, 0)
+        sizes += by_bucket(bags[0])
         for system, found in zip(systems, counts, strict=True):
             bag = Counter(system[i])
             nearest = max(bags, key=lambda other: (bag & other).total())
-            for place, words in enumerate((bag & nearest, bag, nearest)):
-                add(words, found, place)
+            found += [by_bucket(words) for words in (bag & nearest, bag, nearest)]
+    scores = 200 * counts[:, 0] / np.maximum(counts[:, 1] + counts[:, 2], 1)
     return [
-        Bucket(_range(FREQUENCIES, b), sizes[b][0], [_f1(*found[b]) for found in counts])
-        for b in range(len(FREQUENCIES))
-        if sizes[b][0] or any(found[b][1] for found in counts)
+        Bucket(_range(FREQUENCIES, b), int(sizes[b]), scores[:, b].tolist())
+        for b in np.flatnonzero(sizes + counts[:, 1].sum(axis=0)).tolist()
     ]
-
-
-def _f1(matches: int, output: int, reference: int) -> float:
-    return 200 * matches / (output + reference) if output + reference else 0.0
 
 
 def _range(begins: Sequence[int], b: int) -> str:
