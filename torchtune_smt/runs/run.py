@@ -177,9 +177,9 @@ class Run:
 
     def _take_up(self) -> None:
         run, folder = self.rounds, self.folder
-        self._before = _scores_before(folder, self.task.sets, run.measure)
         path, found = folder / CHECKPOINT, self._fingerprint
         self._names = load_checkpoint(path, self.task.weights, run, found, self._files)
+        self._before = _scores_before(folder, self.task.sets, run.measure)
         done = run.progress
         # Without weights of its own it was killed while it ended, and does that again.
         ended = done.round > run.rounds or done.is_stale(run.patience)
