@@ -137,6 +137,11 @@ def test_a_gradient_takes_the_names_of_its_features_along_and_no_others():
     assert len(packed) < 4000
 
 
+def test_a_gradient_of_pairs_needs_a_sampler():
+    with pytest.raises(ValueError, match="needs a sampler"):
+        gradient(made(Vocabulary(DENSE)), Weights(DENSE), Hinge())
+
+
 def test_reading_and_saving_bring_weights_up_to_date(tmp_path):
     weights = Weights()
     weights.set(["a", "b"], [1.0, 1.0])

@@ -393,6 +393,8 @@ def test_states_of_others_are_refused(kind):
     other = build([0.5, 0.0], cls=AdaGrad if kind is not AdaGrad else SGD)
     with pytest.raises(ValueError, match=f"of the optimizer {kind.__name__}, and this is"):
         other.load_state_dict(state)
+    with pytest.raises(ValueError, match="of the optimizer None, and this is"):
+        build([0.5, 0.0]).load_state_dict(torch.optim.Adam([parameter]).state_dict())
     if kind is not SGD:
         saved = state["state"][0]["pending"]["regularizer"]
         with pytest.raises(ValueError, match=re.escape(f"regularizer {saved}")):

@@ -3,6 +3,7 @@
 import base64
 import json
 import tarfile
+from dataclasses import replace
 from itertools import product
 from xml.etree import ElementTree
 
@@ -220,6 +221,9 @@ def test_what_is_refused(tmp_path):
         run_command("tune", *(f"{n}={v}" for n, v in given.items()), folder=tmp_path).refused(word)
     with pytest.raises(InputError, match="s0-1-0"):
         tune_lists(*[as_set("d", one)] * 2, metric=WordErrorRate(), folds=0)
+    dev = as_set("d", one)
+    with pytest.raises(ValueError, match="no names of features"):
+        tune_lists(replace(dev, lists=replace(dev.lists, features=None)), metric=WordErrorRate())
 
 
 def run_tune(folder, *options):

@@ -227,7 +227,8 @@ def tune_lists(
         _check_apart(dev, test)
     lists = measured(dev.lists, dev.references, metric)
     names = lists.features
-    assert names is not None
+    if names is None:
+        raise ValueError("these lists have no names of features")
     if folds == 1:
         raise InputError("folds=1: there must be 2 or more, or 0")
     dimension, notes = len(names), list[str]()

@@ -104,7 +104,7 @@ class Adapter:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state; ValueError: it is of another optimizer or regulariser."""
         with well_formed():
-            check_same("optimizer", state_dict["optimizer"], self._name)
+            check_same("optimizer", state_dict.get("optimizer"), self._name)
             self._load(state_dict)
 
     def _load(self, state_dict: dict[str, Any]) -> None:

@@ -481,7 +481,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             changed = before(self, state_dict)
             state_dict = state_dict if changed is None else changed
         with well_formed():
-            check_same("optimizer", state_dict["optimizer"], self._name)
+            check_same("optimizer", state_dict.get("optimizer"), self._name)
             groups = self._restored_groups(copy.deepcopy(state_dict["param_groups"]))
             places = [(group, p) for group in groups for p in group["params"]]
             restored = {

@@ -81,6 +81,7 @@ def gradient(
     device: where scores and loss are computed.
 
     Raises InputError: what a loss or sampler of a user's class gives is not what it must be.
+    ValueError: a pairwise loss has no sampler.
     DivergenceError: a value of the loss is not finite.
     """
     if is_listwise(loss):
@@ -91,7 +92,8 @@ def gradient(
 
 def sampled_rows(lists: KBestLists, sampler: PairSampler | None, seed: Sequence[int]) -> Rows:
     """Return H(better) - H(worse) of the pairs that a sampler, which must be there, chooses."""
-    assert sampler is not None
+    if sampler is None:
+        raise ValueError("a pairwise loss needs a sampler of pairs")
     return lists.rows.differences(list_pairs(lists, sampler, seed))
 
 
