@@ -189,7 +189,7 @@ def test_weights_that_are_as_good_as_before_are_not_better():
 
 # Options, and the word of the error.
 REFUSED = [
-    ("test=d test_references=t.text", "test"),
+    ("test=d test_references=d.text", "d has sentences of d, s0-1-0"),
     ("test=t test_references=t.text", "s5-1-5"),
     ("test_references=t.text", "test_references"),
     ("references=part.text", "s0-1-0"),
