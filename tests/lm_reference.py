@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.lm import Ngrams
+from torchtune_smt.lm.ngrams import Ngrams
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 

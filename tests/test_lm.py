@@ -18,15 +18,13 @@ from torchtune_smt.core.textio import read_lines
 from torchtune_smt.lm import (
     DISCOUNT_FALLBACK,
     NgramModel,
-    build_folds,
-    build_tables,
     estimate,
-    load_folds,
     read_arpa,
     write_arpa,
 )
+from torchtune_smt.lm.folds import build_folds, load_folds
 from torchtune_smt.lm.kernels import advance, asked, match, recall, transition
-from torchtune_smt.lm.tables import write_cache
+from torchtune_smt.lm.tables import build_tables, write_cache
 
 SMALL = """\\data\\
 ngram 1=5

@@ -78,10 +78,7 @@ def _replaced(line: str, spans: Iterable[tuple[int, int, bool]]) -> tuple[str, d
 
 
 def protected(line: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield what is protected in a line: where it begins, the text, and whether it is a tag.
-
-    The text of a tag may have blanks.
-    """
+    """Yield what is protected in a line: its begin, the text, and whether it is a tag."""
     end = 0
     while match := _PROTECTED.search(line, end):
         what = match[0] if match.lastgroup != "url" else _address(match[0])

@@ -132,10 +132,7 @@ class Decoder(Checked, ABC):
         )
 
     def origin(self) -> Origin | None:
-        """Return what weights belong to that are tuned here; None: nobody can say without a model.
-
-        Where a model was given, weights belong to that.
-        """
+        """Return what weights are of that are tuned here without a model; None: nobody can say."""
         return None
 
     @classmethod
@@ -211,10 +208,7 @@ def lists_of(
 def features_in_use(
     path: str, names: Vocabulary, decoder: Decoder, report: Callable[[str], None]
 ) -> Bool:
-    """Return which features of a weights file, bool [names], a decoder may give.
-
-    `report` is told how many others there are, unless all are.
-    """
+    """Return which features of a file a decoder may give (bool); `report` is told of others."""
     named = names.names(range(len(names)))
     there = np.array([decoder.has_feature(name) for name in named], np.bool_)
     if there.any() and not there.all():

@@ -243,10 +243,7 @@ class KBestFiles(Decoder):
     def decode(
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
     ) -> KBestLists:
-        """Return the stored list of each of some `sources`, best first under these weights.
-
-        Equal scores leave the order of the file.
-        """
+        """Return the stored lists of some `sources`, best first; equal scores keep their order."""
         k = self.k if k is None else k
         chosen = cast(Sequence[ListSource], sources)
         ids = self._occurring(chosen)
@@ -332,10 +329,7 @@ class KBestFiles(Decoder):
         return name in self.features
 
     def check_start(self, weights: Snapshot, path: str | None) -> None:
-        """Raise InputError if a file has no weight for any feature of the lists.
-
-        Values may have none: lists stay in their order.
-        """
+        """Raise InputError if a file, not values, has no weight for any feature of the lists."""
         if path is None or weights.read(self.features, np.arange(len(self.features))).any():
             return
         raise InputError(

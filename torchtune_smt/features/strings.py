@@ -168,10 +168,7 @@ class StringFeatures(Checked):
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Self | None:
-        """Return what a weights file says of them, if it does.
-
-        Raises InputError: what it says is not whole.
-        """
+        """Return what a weights file says of them; raise InputError where that is not whole."""
         return read_comment(
             path, _TITLE, lambda given: cls(tuple(map(str, given["templates"])), given["bits"])
         )

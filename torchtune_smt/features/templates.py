@@ -150,10 +150,7 @@ def templates_of(names: Sequence[str]) -> list[str]:
 
 
 def numbered_templates(features: Vocabulary, ids: Int64) -> tuple[list[str], Int64]:
-    """Return the `templates_of` sparse features, and the number of each feature's (int64).
-
-    No string is made of each name, but of each different beginning up to a colon or underscore.
-    """
+    """Return the `templates_of` sparse features, and the number of each feature's (int64)."""
     heads = Vocabulary()
     head: Int64 = np.empty(ids.size, np.int64)
     for first in range(0, ids.size, _PIECE):

@@ -84,10 +84,7 @@ class TextFeatures:
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> TextFeatures | None:
-        """Return what a weights file says of them, if it does.
-
-        Raises InputError: what it says is not whole.
-        """
+        """Return what a weights file says of them; raise InputError where that is not whole."""
 
         def made(given: Any) -> TextFeatures:
             scales = tuple(float(scale) for scale in given["scales"])

@@ -92,10 +92,7 @@ def write_copy(path: Path, key: Mapping[str, Any], grammar: FileGrammar) -> None
 
 
 def read_copy(path: Path, key: Mapping[str, Any]) -> FileGrammar | None:
-    """Return the grammar of the binary copy of a text, None where it is not of use.
-
-    See `Archive.read_copy`. Its rules have the order of the text.
-    """
+    """Return the grammar, in the order of the text, of its binary copy; see `Archive.read_copy`."""
 
     def made(copy: Stored) -> FileGrammar:
         grammar = FileGrammar.__new__(FileGrammar)

@@ -309,10 +309,7 @@ class ListAssembler:
         )
 
     def parsed(self, pieces: Iterable[bytearray]) -> Iterator[tuple[Piece, Sizes, Int64]]:
-        """Yield a text in parsed pieces: how much each holds, and its lines' numbers, from 0.
-
-        pieces: whole lines; none is held longer than it takes to parse it.
-        """
+        """Yield whole lines in parsed pieces: how much each holds, and numbers of lines from 0."""
         layout, roles = self._layout, np.array(self._layout.roles, np.int64)
         seen: Int64 = np.empty(kernels.MAX_LABELS, np.int64)
         n_labels, line = -1, 0
@@ -355,10 +352,7 @@ class ListAssembler:
         self._dense = self.features.intern(names)
 
     def add(self, piece: Piece, sizes: Sizes, line: Int64) -> None:
-        """Add a piece, of which so much is used; raise InputError for a fault not to be skipped.
-
-        line (int64 [lines]): their numbers in the file, from 1.
-        """
+        """Add a piece, of which so much is used, and whose lines have these numbers, from 1."""
         n_words, n_values, n_names, _ = sizes
         lines = line.size
         names = self.features.intern_spans(
@@ -399,10 +393,7 @@ class ListAssembler:
             self._open = []
 
     def check(self, piece: Piece, line: Int64) -> Int64:
-        """Return the slots without a fault; raise, or count, the others; see `add`.
-
-        Lines that are out of order are left in: `lists` finds them.
-        """
+        """Return the slots without a fault (or out of order); raise, or count, the others."""
         fault = piece.fault
         good = fault == kernels.FINE
         bad = np.flatnonzero(~good)

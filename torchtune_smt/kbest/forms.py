@@ -187,10 +187,8 @@ def _assembled(
     if faulty:
         skipped["sentences with a fault"] = len(faulty)
     if not kept:
-        raise InputError(
-            f"no hypothesis is left ({listed(skipped) or 'there is none'}); check the form",
-            path=path,
-        )
+        message = f"no hypothesis is left ({listed(skipped) or 'there is none'}); check the form"
+        raise InputError(message, path=path)
     named = dict.fromkeys(chain.from_iterable(entry.features for entry in kept))
     for bad in (name for name in named if not WRITABLE.fullmatch(name)):
         first = next(entry for entry in kept if bad in entry.features)

@@ -451,10 +451,7 @@ class KBestLists(Hypotheses):
         self._check()
 
     def chosen(self, numbers: Int64) -> KBestLists:
-        """Return some of the hypotheses, in this order; those of a list must not be apart.
-
-        Lists of which none is chosen are left out.
-        """
+        """Return some hypotheses in this order, those of a list together; no list is empty."""
         kept, begin = runs(np.searchsorted(self.begin, numbers, side="right") - 1)
         return replace(self, index=self.index[kept], begin=begin, **self._some(numbers))
 
@@ -512,10 +509,7 @@ class KBestLists(Hypotheses):
         return ListTensors.of(self, pairs).to(device)
 
     def without_copies(self) -> KBestLists:
-        """Return the lists without hypotheses that repeat an earlier one of the list.
-
-        Words, features and statistics must be the same; the first one stays.
-        """
+        """Return the lists without hypotheses whose words, features and statistics came before."""
         owner = np.repeat(np.arange(len(self)), np.diff(self.begin))
         keys = [*self.hashes(self.rows.value.view(np.uint32).reshape(-1, 2)), owner]
         if self.statistics is not None:

@@ -59,10 +59,7 @@ class Measure:
         return np.array(self.parts, np.float64)
 
     def scores(self, sums: NDArray[Any]) -> Float64:
-        """Return the scores [...] of sums of statistics [..., width]; larger is better.
-
-        BLEU is smoothed as sacrebleu does by default (``exp``).
-        """
+        """Return scores [...] of sums [..., width], BLEU smoothed (``exp``); larger is better."""
         total, at = np.zeros(sums.shape[:-1]), 0
         for part in self.parts:
             own = sums[..., at : at + part.width]

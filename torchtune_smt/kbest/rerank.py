@@ -92,10 +92,7 @@ def blocks(path: Path, form: str | None, **options: Any) -> Iterator[Block]:
 
 
 def best_lines(block: Block, lists: KBestLists, first: int = 0) -> Iterator[str]:
-    """Yield the first hypothesis of each sentence from `first` on; empty for one without a list.
-
-    It stands behind the name of the sentence, where that has one, as in Kaldi's files.
-    """
+    """Yield the best hypothesis of each sentence from `first` on, behind its name if it has one."""
     best = dict(zip(lists.index.tolist(), lists.entries()[lists.begin[:-1]].tolist(), strict=True))
     for number in range(first, block.stored.n_sentences):
         text = block.text(best[number]) if number in best else ""

@@ -199,10 +199,7 @@ class ListStore:
         return {"iterations": self.n_iterations, "checksums": list(self._checksums)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Forget the iterations that ended after `state_dict` was asked.
-
-        Raises ValueError: iterations are missing, or their lists are others.
-        """
+        """Forget later iterations; raise ValueError where those before are missing, or others."""
         with well_formed():
             iterations = whole(state_dict["iterations"], 0)
             checksums = state_dict["checksums"]

@@ -206,11 +206,8 @@ def _hypo2trans_records(path: Path) -> Iterator[_Record]:
     try:
         records = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"is no whole JSON value ({getattr(error, 'msg', error)}); is the file cut off?",
-            path=path,
-            line=getattr(error, "lineno", 1),
-        ) from None
+        message = f"is no whole JSON value ({getattr(error, 'msg', error)}); is the file cut off?"
+        raise InputError(message, path=path, line=getattr(error, "lineno", 1)) from None
     if not isinstance(records, list):
         raise InputError("is no JSON array of records", path=path, line=1)
     for number, record in enumerate(records):

@@ -189,10 +189,7 @@ class _Reader:
 
 
 def write_arpa(path: str | PathLike[str], ngrams: Ngrams) -> None:
-    """Write n-grams as an ARPA file (gz by the name), numbers with seven digits behind the point.
-
-    Raises InputError: the folder cannot be written to.
-    """
+    """Write an ARPA file (gz by the name), numbers with seven digits behind the point."""
     letters, begin = ngrams.words.symbols, ngrams.words.begin
     room: UInt8 = np.empty(1 << 20, np.uint8)
     with atomic_writer(path) as file:

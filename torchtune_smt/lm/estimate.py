@@ -109,10 +109,7 @@ def _log10(values: Float64) -> Float64:
 def read_tokens(
     sentences: Sequence[Sequence[str]], path: str | PathLike[str] | None = None
 ) -> tuple[Vocabulary, Int64, Int64]:
-    """Check sentences; return words, ids with ``<s>`` and ``</s>``, and their places in sentences.
-
-    Raises InputError: as `estimate`, but for the discounts.
-    """
+    """Check sentences; return words, ids with ``<s>`` and ``</s>``, and places in sentences."""
     words = Vocabulary([UNKNOWN, BEGIN, END])
     length: Int64 = np.array([len(sentence) for sentence in sentences], np.int64) + 2
     end = np.cumsum(length)

@@ -50,10 +50,8 @@ def build_folds(
     (folder / _MANIFEST).unlink(missing_ok=True)
     integer(2).check("n_folds", n_folds)
     if len(sentences) < n_folds:
-        raise InputError(
-            f"{len(sentences)} sentences are too few for {n_folds} folds; take fewer folds",
-            path=path,
-        )
+        message = f"{len(sentences)} sentences are too few for {n_folds} folds; take fewer folds"
+        raise InputError(message, path=path)
     # For all sentences at once, so that errors name the right line.
     read_tokens(sentences, path)
     checksums = []

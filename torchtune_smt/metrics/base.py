@@ -244,19 +244,13 @@ class Judge(NamedTuple):
 
 
 def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
-    """Return lists with the gains that a metric gives them.
-
-    Raises InputError: they are not one number for each hypothesis of a list.
-    """
+    """Return lists with the gains of a metric; raise InputError unless they are one for each."""
     gains = [np.empty(0), *(gains_of(metric, kbest) for kbest in lists)]
     return lists.with_gains(np.concatenate(gains))
 
 
 def gains_of(metric: BoundMetric, kbest: KBest) -> Float64:
-    """Return what a metric, perhaps of a user's class, gives the hypotheses of a list.
-
-    Raises InputError: it is not one number for each.
-    """
+    """Return gains by a metric, perhaps of a user's class; raise InputError unless one for each."""
     who = f"the metric {type(metric).__name__}"
     must = f"{who} must return a number for each hypothesis of sentence {kbest.index},"
     return checked_numbers(np.asarray(metric.gains(kbest)), (len(kbest),), must, kinds="biuf")

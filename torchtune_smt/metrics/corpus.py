@@ -150,10 +150,7 @@ def corpus_bleu(
     tokenize: str = "none",
     lowercase: bool = False,
 ) -> CorpusScore:
-    """Return corpus BLEU by sacrebleu; see `StatisticsExtractor`.
-
-    Raises InputError: see `check_lengths`.
-    """
+    """Return sacrebleu's corpus BLEU; see `StatisticsExtractor`; for errors `check_lengths`."""
     check_lengths({"the system": hypotheses}, references)
     extractor = StatisticsExtractor("bleu", references, tokenize=tokenize, lowercase=lowercase)
     return extractor.extract(hypotheses).score
@@ -175,10 +172,7 @@ def sacrebleu_metric(
     lowercase: bool = False,
     streams: list[list[str]] | None = None,
 ) -> SacrebleuMetric:
-    """Return sacrebleu's metric of that name; see `StatisticsExtractor`.
-
-    With `reference_streams` it keeps what it needs of them, and takes none later.
-    """
+    """Return sacrebleu's metric of that name, which keeps what it needs of references, if given."""
     if name == "bleu":
         if tokenize not in SACREBLEU.TOKENIZERS:
             raise ValueError(

@@ -135,10 +135,7 @@ class ExternalScores(Checked):
         self.name = Path(path).name.partition(".")[0]
 
     def bind(self, references: base.References, words: Vocabulary) -> BoundExternalScores:
-        """Look the words up once; of the references only their number counts.
-
-        Raises InputError: the file scores a sentence that is not there.
-        """
+        """Look the words up once; raise InputError where a sentence of the file is not there."""
         last = max(self.scores, default=-1)
         if last >= len(references):
             raise InputError(

@@ -324,10 +324,7 @@ class BitextModel(BuiltModel):
 
 @dataclass(frozen=True)
 class PhraseModel(BuiltModel):
-    """A phrase table with reordering scores and a language model; for others see `BuiltModel`.
-
-    max_phrase_length, reordering, table_limit: as `extract_phrases` takes them.
-    """
+    """A phrase table (options as `extract_phrases`) and a language model; see `BuiltModel`."""
 
     phrases: ClassVar[bool] = True
 

@@ -122,10 +122,7 @@ class MosesModel(ModelSource):
         )
 
     def export(self, folder: Path, weights: NamedWeights) -> str | None:
-        """Write ``moses.ini``: that of the model, with the tuned weights.
-
-        Moses's penalties are the decoder's in any case, so it has those that have got a weight.
-        """
+        """Write ``moses.ini``: the model's, with tuned weights, also of penalties that got one."""
         ini = read_moses_ini(self.ini)
         values = weights.read(None, np.arange(len(weights.features)))
         active = np.flatnonzero(values)

@@ -91,10 +91,7 @@ def load_model(
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise InputError if what is in a folder would be lost when a model takes its place.
-
-    It may be missing, be empty, or hold a model that is not whole.
-    """
+    """Raise InputError if what is in a folder would be lost: all but a model, whole or not."""
     if not folder.exists():
         return
     if not (folder / MANIFEST).is_file() and not (folder.is_dir() and not any(folder.iterdir())):

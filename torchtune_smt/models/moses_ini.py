@@ -126,10 +126,7 @@ def numbered(label: str, width: int) -> list[str]:
 
 
 def names_in_lists(label: str, width: int) -> list[str]:
-    """Return what readers of Moses's n-best lists call the values of a feature.
-
-    One value whose name has an underscore is a sparse feature there, and keeps its name.
-    """
+    """Return what lists call a feature's values: one with an underscore is sparse, and keeps it."""
     return [label] if width == 1 and "_" in label else numbered(label, width)
 
 
