@@ -45,6 +45,19 @@ class DictModel(NamedTuple):
             history += (word,)
         return total
 
+    def arpa(self):
+        """The model as ARPA text."""
+        orders = Counter(map(len, self.prob))
+        lines = ["\\data\\", *(f"ngram {n}={orders[n]}" for n in sorted(orders))]
+        for n in sorted(orders):
+            lines += ["", f"\\{n}-grams:"]
+            for ngram in (g for g in self.prob if len(g) == n):
+                line = f"{self.prob[ngram]:.7g}\t{' '.join(ngram)}"
+                if ngram in self.backoff:
+                    line += f"\t{self.backoff[ngram]:.7g}"
+                lines.append(line)
+        return "\n".join([*lines, "", "\\end\\", ""])
+
 
 def to_dict(ngrams):
     """Return a list of n-grams as dicts."""

@@ -3,6 +3,7 @@
 import json
 import os
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -354,6 +355,17 @@ def test_scores_recorded_from_kenlm(name):
         own_total, own_unknown = model.score(text.split(), bos, eos)
         assert own_total == pytest.approx(total, abs=2e-6 * (2 + len(text.split())))
         assert own_unknown == unknown
+
+
+@given(dict_models(closed=True, min_order=2), st.lists(sentences, min_size=1, max_size=5))
+@settings(max_examples=25)
+def test_random_models_score_as_in_kenlm(tmp_path_factory, reference, texts):
+    kenlm = pytest.importorskip("kenlm", reason="kenlm is not installed")
+    path = put(tmp_path_factory.mktemp("lm"), {"random.arpa": reference.arpa()})
+    model, oracle = NgramModel.load(path, cache=False), kenlm.Model(str(path))
+    for words, bos, eos in product(texts, (True, False), (True, False)):
+        expected = oracle.score(" ".join(words), bos=bos, eos=eos)
+        assert model.score(words, bos, eos)[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_multi30k_scores_as_in_kenlm(shared, multi30k_model):
