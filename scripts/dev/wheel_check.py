@@ -80,6 +80,7 @@ RUNS: list[list[str]] = [
     ["parallel=serial", *OWN, *SETS, *SMALL, *ONCE],
     ["data=multi30k", "data.folders=[.]", "data.dev=[dev.de,dev.en]", *SMALL, *ONCE],
     ["data=fisher", "data.folders=[.]", "data.dev=[dev.de,dev.en]", *SMALL, *ONCE],
+    ["data=tanaka", "data.folders=[.]", "data.dev=[dev.de,dev.en]", *SMALL, *ONCE],
     RERANK,
     ["experiment=green2013", "metric=external", "metric.path=scores", *RERANKED, *ONCE],
     [*OWN, *DEV, *MOSES, *FEW, *ONCE, "sampler.threshold=0"],
@@ -117,7 +118,8 @@ def write_data() -> None:
     for name, lines in {"train.de": 300, "train.en": 300, "dev.de": 12, "dev.en.0": 12}.items():
         text = (example / name).read_text("utf-8").splitlines(keepends=True)[:lines]
         Path(name.removesuffix(".0")).write_text("".join(text), "utf-8")
-    shutil.copy("train.de", "train.es")
+    for other in ("es", "ja"):
+        shutil.copy("train.de", f"train.{other}")
     sources = Path("dev.de").read_text("utf-8").splitlines()
     best = Path("dev.en").read_text("utf-8").splitlines()
     lists, scores = [], []
