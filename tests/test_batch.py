@@ -78,10 +78,10 @@ class Shift:
         return Solution(start + moved + seed[1], {"n": lists.n_hypotheses})
 
 
-def collector_of(pool, weights):
+def collector_of(pool, weights, folder=None):
     sentences = pool.sentences()
     metric = BleuPlusOne().bind(sentences.references, pool.words)
-    return Collector(pool, weights, sentences, metric, ListStore(n_dense=2))
+    return Collector(pool, weights, sentences, metric, ListStore(n_dense=2, folder=folder))
 
 
 def fresh():

@@ -76,7 +76,7 @@ def test_what_follows_the_decoder(options, model, features, repository):
     ("options", "message"),
     [
         ("decoder=phrase model=hiero", "has rules with gaps; take model=phrase or model=moses"),
-        ("model=moses model.ini=none", "has phrase pairs alone; take model=hiero, or decoder"),
+        ("model=moses model.ini=none", "has phrase pairs; take model=hiero, or decoder"),
         ("model=joint", "take model=hiero, or decoder=phrase"),
     ],
 )
