@@ -42,7 +42,7 @@ def own_module(run):
     (run.place / "own_optimizers.py").write_text(OWN)
     write_few(run.place)
     group = run.place / "settings" / "optimizer"
-    group.mkdir(parents=True)
+    group.mkdir(parents=True, exist_ok=True)
     (group / "by_the_book.yaml").write_text("_target_: own_optimizers.ByTheBook\nshare: 0.02\n")
     # Commands in the process of the tests do not begin with the current folder in the path.
     with pytest.MonkeyPatch.context() as patch:
