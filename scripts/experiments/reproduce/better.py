@@ -33,7 +33,7 @@ from command_line import (
     said,
     stand_ins,
 )
-from domains import chosen, dataset_of, read_set, write_set
+from domains import chosen, dataset_of, read_set, write_sets
 from green2013_moses import templates
 from measured import versions
 from published import merged
@@ -42,7 +42,7 @@ from tables import Group, Result, Section
 from tuned import BATCH, Corpus
 
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.textio import atomic_folder, atomic_writer
+from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.metrics.lists import minimum_risk
@@ -148,9 +148,7 @@ def write_tanaka(folder: Path) -> None:
         "train": chosen(bitext, range(end)),
         "devtest": chosen(bitext, range(end, len(bitext.source))),
     } | {one: read_set(dataset, one) for one in ("dev", "test")}
-    with atomic_folder(folder) as beside:
-        for one, corpus in sets.items():
-            write_set(beside, one, corpus, (dataset.source_language, dataset.target_language))
+    write_sets(folder, dataset, sets)
 
 
 def place(name: str, key: str, seed: int, given: argparse.Namespace) -> Path:

@@ -264,6 +264,13 @@ def write_set(folder: Path, name: str, corpus: Corpus, languages: tuple[str, str
     return [source, *targets]
 
 
+def write_sets(folder: Path, dataset: Dataset, sets: Mapping[str, Corpus]) -> None:
+    """Write sets of a dataset to a folder that is not there yet, all or none."""
+    with atomic_folder(folder) as beside:
+        for one, corpus in sets.items():
+            write_set(beside, one, corpus, (dataset.source_language, dataset.target_language))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("corpus", choices=list(SETS))

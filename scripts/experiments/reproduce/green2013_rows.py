@@ -9,7 +9,7 @@ from typing import Final
 
 import green2013_moses
 import numpy as np
-from domains import chosen, dataset_of, read_set, write_set
+from domains import chosen, dataset_of, read_set, write_set, write_sets
 from runs import said_path
 
 from torchtune_smt.core.textio import atomic_folder
@@ -225,9 +225,7 @@ def write_callhome(options: Options) -> None:
         "dev": chosen(dev, _small_lines(len(dev.source))),
         "test": read_set(dataset, "test"),
     }
-    with atomic_folder(folder) as beside:
-        for one, corpus in sets.items():
-            write_set(beside, one, corpus, (dataset.source_language, dataset.target_language))
+    write_sets(folder, dataset, sets)
 
 
 def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
