@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import threading
@@ -13,7 +12,6 @@ from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from torchtune_smt.core.arrays import Float64, Int64, UInt8
 from torchtune_smt.core.errors import InputError
@@ -249,6 +247,7 @@ def draw_groups(weights: Float64, sizes: Int64, title: str) -> UInt8:
     Returns uint8 [560, 800, 3]
     """
     # It takes long to import; pyplot would choose a backend for the whole process.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure((8, 5.6), dpi=100, layout="constrained")
@@ -258,6 +257,6 @@ def draw_groups(weights: Float64, sizes: Int64, title: str) -> UInt8:
     axes.set(title=title, xlabel="weight of the group", ylabel="features in the group")
     axes.set_yscale("log" if sizes.size else "linear")
     axes.grid(alpha=0.3)
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return np.asarray(Image.open(file).convert("RGB"))
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[:, :, :3]
