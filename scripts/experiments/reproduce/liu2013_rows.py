@@ -53,6 +53,8 @@ L1: Final = (
 # A complete run of PRO on dev: until nothing is new and weights move by less than its tolerance.
 # Of each solution a tenth is taken, so that 60 iterations leave less than 0.2% of the way to go.
 GROUPING: Final = ("tuner=grouping", "tuner.dev.iterations=60", "tuner.dev.patience=null")
+# As often as that for PRO by itself.
+SIXTY: Final = ("tuner.iterations=60", "tuner.patience=null")
 ONLINE: Final = ("regularizer=oscar", "regularizer.dimension=charts")
 OSCAR: Final = (*GROUPING, *ONLINE)
 MINIMUM: Final = ("regularizer=oscar", "tuner.learning=batch")
@@ -159,6 +161,9 @@ ROWS: Final = {
         "folds",
         swept=(FRACTION,),
     ),
+    # Where PRO may decode dev as often as each round of groups does.
+    "pro_dev_sixty": Row("PRO, 60 iterations", "dev", "default", (*PRO, *DENSE, *SIXTY)),
+    "pro_dev_id_sixty": Row("PRO, 60 iterations", "dev", "+id", (*PRO, *RULE_ID, *SIXTY)),
     # As strong as planted groups ask for, and as noise does: the default of the program.
     "oscar_minimum_fifth": _minimum_at("a fifth of λ_max", f"{FRACTION}=0.2"),
     "oscar_minimum_half": _minimum_at("a half of λ_max", f"{FRACTION}=0.5"),
