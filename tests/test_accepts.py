@@ -240,7 +240,7 @@ def test_a_bad_value_of_an_option_is_refused(path: Path) -> None:
 
 BAD_OPTIONS = """
 seed=9223372036854775808 seed=x seed=-1 threads=1.5 threads=0 lm=none device=gpu
-init.values.EgivenF=much init.scale=0 init.scale=much
+init.values.EgivenF=much init.scale=0 init.scale=much init.file={} init.file={hiero:3} init.file=[a]
 data.empty=ignore data.lowercase=perhaps data.folders=3 model.folder=null
 sampler.distinct=no metric.smooth_unigrams=flase optimizer.lr=true optimizer.regularize_dense=x
 tuner.epochs=0 tuner.patience=0 tuner.sentences=0 tuner.shuffle=maybe tuner.tune_on=test

@@ -217,6 +217,83 @@ def test_threads_tune_it(tuned):
     assert weights_of(tuned / "stale").keys() >= {"hiero_LanguageModel", "phrase_LM0_0"}
 
 
+STARTED = [*SHORT, "init=file", "init.scale=auto", "tuner.towards=start", "seed=3"]
+EACH = "init.file={phrase:phrase/weights.txt.gz,hiero:hiero/weights.txt.gz}"
+
+
+@pytest.fixture(scope="module")
+def each(tuned):
+    """A place with a run of each part by itself, too."""
+    few = ["tuner.epochs=1", "tuner.sentences=20", "data.test=null", "threads=1"]
+    for part in KINDS:
+        more = [f"decoder={part}", f"model={part}", f"hydra.run.dir={part}"]
+        run_command("train", *few, "decoder.pop_limit=10", *more, folder=tuned).check()
+    return tuned
+
+
+def test_a_start_from_the_weights_of_each_part(each):
+    """It is the one from a file of both, which a few lines of shell can write."""
+    text = ""
+    for part in KINDS:
+        lines = read_lines(each / part / "weights.txt.gz")
+        text += "".join(f"{part}_{line}\n" for line in lines if not line.startswith("#"))
+    (each / "both.txt").write_text(text, "utf-8")
+    logs = []
+    for name, file in (("by_hand", "init.file=both.txt"), ("of_each", EACH)):
+        options = [*STARTED, file, f"hydra.run.dir={name}"]
+        said = run_command("train", *options, folder=each).check().out
+        # Of templates that are not those of the run by itself, and of nothing else.
+        assert "the grammar" not in said and "left out" not in said
+        logs.append([line for line in said.splitlines() if "init.scale=" in line])
+    assert logs[0] == logs[1] and len(logs[0]) == 1
+    assert weights_of(each / "of_each") == weights_of(each / "by_hand")
+    assert said.count("phrase/weights.txt.gz: belongs to the features dense") == 1
+    train_until_saved(each, *STARTED, EACH, "hydra.run.dir=cut")
+    run_command("train", "resume=cut", folder=each).check()
+    assert weights_of(each / "cut") == weights_of(each / "by_hand")
+
+
+def test_a_start_from_the_weights_of_one_part(each):
+    ini = "[weight]\nTranslationModel0= 0.1 0.2 0.3 0.4\nKENLM0= 0.5\n[feature]\n"
+    ini += "PhraseDictionaryMemory name=TranslationModel0 num-features=4\nKENLM name=KENLM0\n"
+    (each / "moses.ini").write_text(ini, "utf-8")
+    lines = [f"TranslationModel0_{i} {(i + 1) / 10}" for i in range(4)] + ["LM0_0 0.5"]
+    (each / "alone.txt").write_text("".join(f"phrase_{line}\n" for line in lines), "utf-8")
+    for name, file in (("ini", "{phrase:moses.ini}"), ("alone", "alone.txt")):
+        options = [*STARTED, f"init.file={file}", f"hydra.run.dir={name}"]
+        run_command("train", *options, folder=each).check()
+    assert weights_of(each / "ini") == weights_of(each / "alone")
+    options = [*STARTED, EACH, "hydra.run.dir=phrase", "overwrite=true"]
+    said = "phrase/weights.txt.gz: is a file that is read (init.file.phrase)"
+    run_command("train", *options, folder=each).refused(said)
+    options = [*STARTED, EACH, "hydra.run.dir=phrase", "overwrite=true"]
+    said = "phrase/weights.txt.gz: is a file that is read (init.file.phrase)"
+    run_command("train", *options, folder=each).refused(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "init.file={hier:x}",
+            "has a file for a part hier of the decoder, and its parts are hiero",
+        ),
+        ("init.file={hiero:x,phrase:y}", "x: no such file"),
+        ("init.file={}", "init.file must be a file, null, or names of the decoder's parts with"),
+        ("init.file={hiero:null}", "init.file must be a file, null, or names"),
+        # Those of the other part.
+        ("init.file={hiero:alone.txt}", "alone.txt: has no weight for any of this model's dense"),
+        ("init.file={hiero:x} +init.values.x=1", "init.file has the weights, and +init.values.x"),
+        ("decoder=hiero model=hiero init.file={hiero:x}", "and this one has no parts; name one"),
+    ],
+)
+def test_a_start_that_is_wrong(options, message, tuned):
+    (tuned / "alone.txt").write_text("TranslationModel0_0 0.1\n", "utf-8")
+    options = ["decoder=joint", "init=file", *options.split(), "hydra.run.dir=bad"]
+    run_command("train", *options, folder=tuned).refused(message)
+    assert not (tuned / "bad").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -67,6 +67,10 @@ _FILES: Final = Rule(
     "names with files, as in columns.comet=comet.txt",
     lambda value: OmegaConf.is_dict(value) and all(map(TEXT.fits, value.values())),
 )
+_START: Final = Rule(
+    "a file, null, or names of the decoder's parts with files, as in {hiero:a.gz,phrase:b.gz}",
+    lambda value: TEXT.or_null().fits(value) or (_FILES.fits(value) and len(value) > 0),
+)
 _FILES_OF_SETS: Final = Rule(
     "names with files for each set, as in decoder.columns.dev.comet=comet.txt",
     lambda value: OmegaConf.is_dict(value) and all(map(_FILES.fits, value.values())),
@@ -94,7 +98,7 @@ RULES: Final = {
         (TEXT, "weights input tokenize analysis"),
         (
             TEXT.or_null(),
-            "init.file resume output baseline html plot match format start groups",
+            "resume output baseline html plot match format start groups",
         ),
         (TEXTS.or_null(), "references dev test_references"),
         (integer(0), "folds"),
@@ -103,6 +107,7 @@ RULES: Final = {
         (_SYSTEMS, "systems"),
         (_SETS, "of"),
         (_WORDS.or_null(), "words"),
+        (_START, "init.file"),
         (_NUMBERS, "init.values"),
         (above(0).or_this("auto"), "init.scale"),
         (_KEPT, "decoder.features"),

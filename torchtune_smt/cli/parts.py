@@ -42,7 +42,7 @@ def make_parts(cfg: DictConfig) -> Parts:
     regularizer, optimizer = learning["regularizer"], learning["optimizer"]
     decoder_class(cfg)
     decoding = recipe(cfg, "decoder", "decode")
-    model = None
+    model, file = None, cfg.init.get("file")
     if "model" in decoding.names:
         model = make(cfg, "model", "open", "from_bitext", "phrases")
     parts = Parts(
@@ -57,7 +57,7 @@ def make_parts(cfg: DictConfig) -> Parts:
         strategy=lambda: make(cfg, "parallel", "tuner", "shards_data"),
         engine=lambda: make(cfg, "engine", "serve", "map", "close"),
         dimension=cfg.regularizer.get("dimension"),
-        init_file=cfg.init.get("file"),
+        init_file=dict(file) if OmegaConf.is_dict(file) else file,
         init_values=dict(cfg.init.get("values") or {}),
         init_scale=cfg.init.scale,
         seed=cfg.seed,

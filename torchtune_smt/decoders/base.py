@@ -54,17 +54,21 @@ class Decoder(Checked, ABC):
     stored: whether it decodes nothing, and has lists that stay, whose features are all known.
     phrases: whether a model's rules must be phrase pairs, without gaps, or must not; None: they may
         be either.
+    pools: of a decoder that pools the lists of others, its `parts`: what `phrases` is of each, by
+        the name that the names of its features have in front (``hiero_Glue``).
     takes_not: why its class is not given what a configuration offers by the name of an argument
         (see `torchtune_smt.cli.wire`), where there is more to say than that it is not taken.
     """
 
     stored: ClassVar[bool] = False
     phrases: ClassVar[bool | None] = None
+    pools: ClassVar[Mapping[str, bool]] = {}
     takes_not: ClassVar[Mapping[str, str]] = {}
 
     dense_names: list[str]
     features: Vocabulary
     words: Vocabulary
+    parts: Mapping[str, Decoder]
 
     @abstractmethod
     def decode(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class JointDecoder(Decoder):
         function has ``templates`` already, these are the names of those that the part takes.
     templates: sparse features; a part that does not order phrases takes none that look at that.
     """
+
+    pools: ClassVar[Mapping[str, bool]] = {"hiero": False, "phrase": True}
 
     def __init__(
         self,
@@ -138,7 +140,7 @@ class JointDecoder(Decoder):
     @classmethod
     def longest_source(cls, options: Mapping[str, Any]) -> int | None:
         """Return the fewest of the options ``max_words`` of the parts."""
-        given = [(options.get(part) or {}).get("max_words") for part in ("hiero", "phrase")]
+        given = [(options.get(part) or {}).get("max_words") for part in cls.pools]
         return min((most for most in given if most is not None), default=None)
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64 | None:

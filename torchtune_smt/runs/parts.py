@@ -113,7 +113,8 @@ class Parts:
     learner: returns what learns groups, given what computes its steps.
     strategy, engine: return a parallel strategy, and where it computes.
     dimension ({"charts", "lists"} or int): OSCAR's d, or whose features are counted for it.
-    init_file, init_values: the weights that tuning starts from.
+    init_file, init_values: the weights that tuning starts from. Instead of one file there may be
+        some for parts of the decoder, by their names (see `Decoder.pools`).
     init_scale ("auto" or float): they are multiplied by it; see `Tuning.scale_start`.
     required: features among `init_values` that must be there.
     tune_on ("dev", "train")
@@ -144,7 +145,7 @@ class Parts:
     strategy: Callable[[], Strategy] = Serial
     engine: Callable[[], Engine] = InProcess
     dimension: str | int | None = None
-    init_file: str | None = None
+    init_file: str | Mapping[str, str] | None = None
     init_values: Mapping[str, float] = field(default_factory=dict)
     init_scale: str | float = 1.0
     required: Collection[str] = ()
@@ -174,6 +175,13 @@ class Parts:
             if not kind.phrases:
                 takes, has, cure = has, takes, "take model=hiero, or decoder=phrase"
             raise InputError(f"this decoder takes {takes}, and this model has {has}; {cure}")
+        named = self.init_file if isinstance(self.init_file, Mapping) else ()
+        if wrong := [name for name in named if name not in kind.pools]:
+            there = f"its parts are {' and '.join(kind.pools)}"
+            raise InputError(
+                f"init.file has a file for a part {wrong[0]} of the decoder, and "
+                + (there if kind.pools else "this one has no parts; name one file")
+            )
 
     @property
     def decoder(self) -> type[Decoder]:
@@ -243,7 +251,7 @@ class Parts:
             unused |= {f"model.{p}{name}": reason for p in parts for name in options}
         if self.model is not None:
             unused |= {f"model.{name}": reason for name, reason in self.model.unused().items()}
-        if self.init_file is not None:
+        if self.starts:
             unused["init.values"] = "init.file has the weights"
         elif not self.init_values:
             unused["init.scale"] = "all weights are 0"
@@ -304,9 +312,17 @@ class Parts:
         return unused
 
     @property
+    def starts(self) -> dict[str, str]:
+        """The files of `init_file`, in the order of the parts; one for all has the name ""."""
+        given = self.init_file
+        if isinstance(given, Mapping):
+            return {part: given[part] for part in self.decoder.pools if part in given}
+        return {} if given is None else {"": given}
+
+    @property
     def ini_of_start(self) -> Path | None:
         """The ``moses.ini`` whose weights tuning begins with."""
-        given = self.init_file
+        given = self.starts.get("")
         return None if given is None or Path(given).suffix != ".ini" else Path(given)
 
     @property
@@ -314,7 +330,8 @@ class Parts:
         """The files that `export` reads, which nobody may remove before."""
         given = getattr(self.model, "ini", None)
         kept = [] if given is None else [Path(given)]
-        return kept if self.ini_of_start is None else [*kept, *files_of_ini(self.ini_of_start)]
+        inis = [Path(path) for path in self.starts.values() if Path(path).suffix == ".ini"]
+        return [*kept, *(file for ini in inis for file in files_of_ini(ini))]
 
     def left_alone(self, folder: Path) -> list[Path]:
         """Return `kept` where `export` writes nothing, as its ``moses.ini`` is the folder's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.parallel.engine import usable_cores
 from torchtune_smt.runs.parts import Parts
 from torchtune_smt.tuners.sentences import Evaluated, evaluate_by, translate
-from torchtune_smt.tuners.start import weights_of_file, weights_of_values
+from torchtune_smt.tuners.start import weights_of_files, weights_of_values
 
 
 class Task(NamedTuple):
@@ -56,9 +57,10 @@ class Task(NamedTuple):
 def open_task(parts: Parts, *, may_write_model: bool = True) -> Task:
     """Return the task of a run; a model that is missing is built if it may be written."""
     corpora = _Corpora(parts)
-    read = None
-    if parts.init_file is not None:
-        read = read_any_weights(parts.init_file, phrase_decoder=bool(parts.decoder.phrases))
+    read = {}
+    for part, path in parts.starts.items():
+        phrases = bool(parts.decoder.pools.get(part, parts.decoder.phrases))
+        read[part] = path, read_any_weights(path, phrase_decoder=phrases)
     # Before lists are read or a model is built, which takes long.
     for name in sets_of_text(parts):
         corpora.read(name)
@@ -67,8 +69,8 @@ def open_task(parts: Parts, *, may_write_model: bool = True) -> Task:
         print(said, flush=True)
     decoder, model = _open_decoder(parts, corpora, compare_bitext=True, may_write=may_write_model)
     own_words = len(decoder.words)
-    if parts.init_file is not None:
-        weights = weights_of_file(parts.init_file, decoder, read=read)
+    if read:
+        weights = weights_of_files(read, decoder)
     else:
         weights = weights_of_values(parts.init_values, decoder)
     sets: dict[str, Sentences] = {}
@@ -88,16 +90,12 @@ def open_task(parts: Parts, *, may_write_model: bool = True) -> Task:
         if model is not None:
             of_model = model.grammar.source_words, model.grammar.target_words
         warn(corpus_suspicions(corpora.found, of_model))
-    if model is None:
-        origin = decoder.origin()
-    else:
-        text = parts.dataset.description()
-        origin = model_origin(text, model, parts.templates, parts.template_options)
-    if parts.init_file is not None and origin is not None:
-        named = read_origin(parts.init_file)
-        difference = None if named is None else named.difference(origin)
+    origin = _origin(parts, decoder, model)
+    for part, path in parts.starts.items():
+        named, own = read_origin(path), _origin(parts, decoder, model, part)
+        difference = None if named is None or own is None else named.difference(own)
         if difference is not None:
-            print(f"{parts.init_file}: belongs to {difference}; tuning starts from it")
+            print(f"{path}: belongs to {difference}; tuning starts from it")
     for name in parts.required:
         if name not in decoder.features:
             raise InputError(
@@ -132,6 +130,19 @@ def open_task(parts: Parts, *, may_write_model: bool = True) -> Task:
     words = decoder.words.names(range(own_words, len(decoder.words)))
     used = tuple(corpora.found)
     return Task(decoder, weights, evaluated, tuning, origin, lines, total_lines, words, model, used)
+
+
+def _origin(parts: Parts, decoder: Decoder, model: Model | None, part: str = "") -> Origin | None:
+    """Return what weights belong to that are tuned here, or with a part of the decoder alone."""
+    if model is None:
+        return decoder.origin()
+    templates, options = parts.templates, parts.template_options
+    if part:
+        model = getattr(model, "models", {}).get(part, model)
+        own = getattr(decoder.parts[part], "templates", ())
+        taken = [one in own for one in templates]
+        templates, options = (list(compress(some, taken)) for some in (templates, options))
+    return model_origin(parts.dataset.description(), model, templates, options)
 
 
 def sets_of_text(parts: Parts) -> list[str]:

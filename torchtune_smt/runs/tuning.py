@@ -95,7 +95,7 @@ class Tuning:
         if "dev" not in self._takes:
             # What a decoder knows before it decodes is dense.
             known = parts.init_values if parts.decoder.stored else None
-            if parts.scales and parts.init_file is None and not known:
+            if parts.scales and not parts.starts and not known:
                 raise _nothing_to_scale()
             self._solver = self._make_solver(self._for_optimizer)
             self._max_features = self._limit_of_features()

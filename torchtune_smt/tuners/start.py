@@ -48,6 +48,26 @@ def weights_of_file(
     return weights
 
 
+def weights_of_files(
+    read: Mapping[str, tuple[str, tuple[Vocabulary, Float64]]], decoder: Decoder
+) -> Weights:
+    """Return the weights that files have for parts of a decoder, or one has for all of it.
+
+    read: by the name of the part, which is empty for all of it: the path, and what
+        `read_any_weights` returned.
+
+    Raises InputError: as `weights_of_file`.
+    """
+    weights = Weights(decoder.dense_names)
+    for part, (path, found) in read.items():
+        if not part:
+            return weights_of_file(path, decoder, read=found)
+        own = weights_of_file(path, decoder.parts[part], read=found)
+        names = own.features.names(range(len(own)))
+        weights.set([f"{part}_{name}" for name in names], own.numbers())
+    return weights
+
+
 def weights_of_values(
     values: Mapping[str, float], decoder: Decoder, report: Callable[[str], None] = print
 ) -> Weights:
