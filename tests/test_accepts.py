@@ -88,6 +88,7 @@ a whole number, 1 or more (up to 100): BitextModel.max_symbols BuiltModel.max_ph
 a whole number, 1 or more (up to 32), or null: StringFeatures.bits
 a whole number, 1 or more (up to 50): Multipartite.percent
 a whole number, 1 or more (up to 6): BuiltModel.order
+a whole number, 1 or more (up to 6), or null: BuiltModel.class_order
 a whole number, 1 or more, or null: BuiltModel.classes Engine.workers IterSel.features KBestFiles.k
     Mixing.shards Oscar.dimension Stale.workers
 a whole number, 2 or more, or 0: BuiltModel.folds

@@ -147,6 +147,12 @@ EFFECTS: list[tuple[Callable[[Case], bool], str]] = [
         """model.{classes source_classes target_classes} model.hiero.classes
         model.phrase.classes""",
     ),
+    # These need classes.
+    (
+        lambda c: c.decodes,
+        "model.{class_order class_language_model}",
+    ),
+    (anywhere, "model.hiero.class_order model.phrase.class_order"),
     (lambda c: c.on_train, "model.hiero.{leave_out folds} model.phrase.{leave_out folds}"),
     (
         anywhere,

@@ -86,6 +86,8 @@ RUNS: list[list[str]] = [
     [*OWN, *DEV, *MOSES, *FEW, *ONCE, "sampler.threshold=0"],
     [*OWN, *DEV, *WRITTEN, *CLASSES, *FEW, *ONCE, "sampler.threshold=0"],
     [*PHRASE, "features=phrase_classes", "model.classes=5", *SMALL, *ONCE],
+    [*PHRASE, "features=phrase_ngrams", "model.classes=5", "model.class_order=3", *SMALL, *ONCE],
+    ["features=sparse_ngrams", "model.classes=5", *SMALL, *ONCE],
     ["init=file", "init.file=runs/0/weights.txt.gz", *SMALL, *ONCE],
 ]
 # What needs more than the package requires, and what it says.

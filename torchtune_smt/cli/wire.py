@@ -26,6 +26,7 @@ from torchtune_smt.core.recipe import Recipe, argument_names, check_part, named_
 from torchtune_smt.core.resources import from_here
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder, checked_decoder
+from torchtune_smt.features.templates import TranslationTemplate
 
 # Of a class that it does not find Hydra logs nothing: the error says it.
 logging.getLogger("hydra.utils").addFilter(lambda record: False)
@@ -85,9 +86,11 @@ def _made(
 
 def make_templates(cfg: DictConfig) -> list[Any]:
     """Return the configured templates of sparse features."""
-    templates = make_list(cfg, "features.templates", "name", "features")
+    templates = make_list(cfg, "features.templates", "name")
     names = [template.name for template in templates]
     for template, name in zip(templates, names, strict=True):
+        if not isinstance(template, TranslationTemplate):
+            check_part("features.templates", template, "features")
         if not (isinstance(name, str) and name.isidentifier() and not name.endswith("_")):
             raise InputError(
                 f"features.templates: the name of {type(template).__name__} must be a word of "

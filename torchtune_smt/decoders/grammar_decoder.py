@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from copy import copy
+from dataclasses import replace
 from threading import Lock
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
@@ -31,8 +32,9 @@ from torchtune_smt.decoders.derivation_kernels import (
 from torchtune_smt.decoders.rule_features import RuleFeatures
 from torchtune_smt.decoders.search_kernels import CHILD1, RULE, Chart, Rules
 from torchtune_smt.decoders.target_kernels import Targets, lay_out, score_alone, score_rules
+from torchtune_smt.decoders.translation_features import TranslationFeatures, rule_templates
 from torchtune_smt.features.rule_kernels import SentenceFeatures
-from torchtune_smt.features.templates import RuleTemplate, template_of
+from torchtune_smt.features.templates import Template, template_of
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar
@@ -180,7 +182,8 @@ class GrammarDecoder(Decoder):
     model: if it has cross-fitted language models, a source of the training bitext is decoded with
         that of its fold (`torchtune_smt.lm.folds.fold_of`).
     longest: words that a rule may cover.
-    templates: sparse features.
+    templates: sparse features. With some of whole translations, or a language model of classes, a
+        list is put in the order that these give it; see `TranslationFeatures`.
     orientations: how phrases can be ordered, if the decoder tells that.
     options: k, the length of the lists, more limits, and these; all are attributes:
     max_words: longer sentences are refused: memory grows with the square of their length.
@@ -226,7 +229,7 @@ class GrammarDecoder(Decoder):
         self,
         model: Model,
         longest: int,
-        templates: Sequence[RuleTemplate],
+        templates: Sequence[Template],
         options: Mapping[str, Any],
         orientations: Sequence[str] = (),
     ) -> None:
@@ -236,11 +239,13 @@ class GrammarDecoder(Decoder):
         self.grammar = model.grammar
         self.models = [model.language_model, *model.folds]
         self._classes = model.classes
-        self.templates = list(templates)
-        self._template_names = frozenset(template.name for template in self.templates)
+        self.templates = rule_templates(templates)
+        self._whole = TranslationFeatures(templates, model.classes, model.class_model)
+        self._template_names = frozenset(template.name for template in templates)
         self.words = self.grammar.target_words
-        _check_names(self.grammar, self.own, self._template_names)
-        self.dense_names = [*self.grammar.dense_names, *self.own]
+        own = [*self.own, *self._whole.dense_names]
+        _check_names(self.grammar, own, self._template_names)
+        self.dense_names = [*self.grammar.dense_names, *own]
         self.features = Vocabulary(self.dense_names)
         self._longest = longest
         self._orientations = list(orientations)
@@ -268,8 +273,10 @@ class GrammarDecoder(Decoder):
         """
 
     @abstractmethod
-    def _parts(self, found: Found, rules: SentenceRules, source: Source) -> Iterable[Derivation]:
-        """Return the parts of the best translation, as they are glued together."""
+    def _parts(
+        self, found: Found, d: int, rules: SentenceRules, source: Source
+    ) -> Iterable[Derivation]:
+        """Return the parts of a translation, as they are glued together; `d`: its derivation."""
 
     def _prepare(self, rules: SentenceRules) -> Prepared:
         """Return what of a sentence does not depend on weights; runs in threads."""
@@ -331,7 +338,8 @@ class GrammarDecoder(Decoder):
         Raises ValueError: a sentence is too long; InputError: the search for the translations of a
         sentence took more than `seconds`, or needs more memory than there is.
         """
-        size = self.k if k is None else k
+        # What is best may be anywhere in the list that the search finds.
+        size = self.k if k is None or self._whole else k
         for source in sources:
             if len(source.words) > self.max_words:
                 raise ValueError(
@@ -348,10 +356,7 @@ class GrammarDecoder(Decoder):
             try:
                 with deadline(self.seconds) as stop:
                     one = Weighed(*self._prepared(source, rules), sparse[s], dense)
-                    found = *self._search(one, size, stop), len(source.words), one.targets
-                    token_begin, tokens, row_begin, feature, value, score = read_off(
-                        *found, one.rules.sparse, self._columns
-                    )
+                    return self._list(self._search(one, size, stop), one, source)
             except (TimeoutError, MemoryError) as error:
                 cure = f"lower decoder.pop_limit ({self.pop_limit:,}), or split the sentence"
                 if isinstance(error, TimeoutError):
@@ -362,23 +367,36 @@ class GrammarDecoder(Decoder):
                     f"sentence {source.index} (counted from 0), of {len(source.words)} words, "
                     f"{' '.join(source.words[:6])!r}: its search {what}"
                 ) from None
-            return KBest(
-                index=rules.number,
-                rows=Rows(row_begin, feature, value),
-                features=self.features,
-                score=score,
-                token_begin=token_begin,
-                tokens=tokens,
-                words=self.words,
-            )
 
         # The longest first: at the end no thread waits long for another one.
         order = sorted(range(len(sources)), key=lambda s: -len(sources[s].words))
         found = dict(zip(order, self._map(translate, order), strict=True))
-        return KBestLists.of([found[s] for s in range(len(sources))])
+        lists = KBestLists.of([found[s] for s in range(len(sources))])
+        return self._whole.ranked(lists, snapshot, k) if self._whole else lists
 
-    def feature_ids(self, sources: Sequence[Source]) -> Int64:
-        """Return the sparse features of all rules that match some sentences."""
+    def _list(self, found: Found, sentence: Weighed, source: Source) -> KBest:
+        """Return the derivations that a search has found as a list; runs in threads."""
+        rules, targets = sentence.rules, sentence.targets
+        token_begin, tokens, row_begin, feature, value, score = read_off(
+            *found, len(source.words), targets, rules.sparse, self._columns
+        )
+        return KBest(
+            index=rules.number,
+            rows=Rows(row_begin, feature, value),
+            features=self.features,
+            score=score,
+            token_begin=token_begin,
+            tokens=tokens,
+            words=self.words,
+        )
+
+    def feature_ids(self, sources: Sequence[Source]) -> Int64 | None:
+        """Return the sparse features of all rules that match some sentences.
+
+        None: whole translations have some, too, which nobody knows before.
+        """
+        if self._whole.templates:
+            return None
         met = np.zeros(0, np.bool_)
         for source in sources:
             ids = self._sparse_of(source, self._grammar_of(source))[0].id
@@ -420,8 +438,13 @@ class GrammarDecoder(Decoder):
         dense, sparse = self._weights_of(sentences, snapshot)
         one = Weighed(*self._prepared(source, sentences[0]), sparse[0], dense)
         with deadline(None) as never:
-            found = self._search(one, 1, never)
-        parts = self._parts(found, one.rules, source)
+            found = self._search(one, self.k if self._whole else 1, never)
+        best = 0
+        if self._whole:
+            lists = KBestLists.of([self._list(found, one, source)])
+            lists = replace(lists, entry=np.arange(lists.n_hypotheses))
+            best = int(self._whole.ranked(lists, snapshot, 1).entries()[0])
+        parts = self._parts(found, found.ranked(found.chart.goal, best), one.rules, source)
         return Derivation("", "", 0, len(source.words), tuple(parts))
 
     def _sides(self, rule: int, rules: SentenceRules, source: Source) -> tuple[str, str]:

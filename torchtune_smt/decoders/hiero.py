@@ -22,7 +22,7 @@ from torchtune_smt.decoders.grammar_decoder import (
 )
 from torchtune_smt.decoders.hiero_kernels import fill_chart
 from torchtune_smt.decoders.search_kernels import GLUE_FIRST, Chart, Rules
-from torchtune_smt.features.templates import RuleTemplate
+from torchtune_smt.features.templates import Template
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models.base import Model
 
@@ -59,7 +59,7 @@ class HieroDecoder(GrammarDecoder):
         self,
         model: Model,
         *,
-        templates: Sequence[RuleTemplate] = (),
+        templates: Sequence[Template] = (),
         k: int = 100,
         pop_limit: int = 200,
         max_span: int = 15,
@@ -79,7 +79,9 @@ class HieroDecoder(GrammarDecoder):
         own = len(model.grammar.dense_names)
         self._columns = Columns(own, -1, -1, own, own, 1.0, own + len(self.own) - 1, -1)
 
-    def _parts(self, found: Found, rules: SentenceRules, source: Source) -> list[Derivation]:
+    def _parts(
+        self, found: Found, d: int, rules: SentenceRules, source: Source
+    ) -> list[Derivation]:
         def tree(d: int, begin: int) -> Derivation:
             """Return a derivation whose source side begins at a word."""
             rule, end, parts = found.rule(d), begin, list[Derivation]()
@@ -93,7 +95,7 @@ class HieroDecoder(GrammarDecoder):
             return Derivation(*self._sides(rule, rules, source), begin, end, tuple(parts))
 
         # A sentence without words has no part.
-        d, glued = found.child(found.ranked(found.chart.goal, 0), 0), []
+        d, glued = found.child(d, 0), []
         while d >= 0:
             first = found.rule(d) == GLUE_FIRST
             glued.append(found.child(d, 0 if first else 1))

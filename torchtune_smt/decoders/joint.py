@@ -16,7 +16,7 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder, lists_of
-from torchtune_smt.features.templates import OrientedTemplate, RuleTemplate
+from torchtune_smt.features.templates import OrientedTemplate, Template
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.rerank import best_first
 from torchtune_smt.models.base import Model
@@ -54,7 +54,7 @@ class JointDecoder(Decoder):
         hiero: Callable[..., Decoder],
         phrase: Callable[..., Decoder],
         *,
-        templates: Sequence[RuleTemplate] = (),
+        templates: Sequence[Template] = (),
         threads: int = 1,
     ) -> None:
         models: Mapping[str, Model] = getattr(model, "models", {})

@@ -28,7 +28,7 @@ from torchtune_smt.decoders.phrase_search_kernels import (
 )
 from torchtune_smt.decoders.search_kernels import Chart, Rules
 from torchtune_smt.decoders.target_kernels import Targets
-from torchtune_smt.features.templates import RuleTemplate
+from torchtune_smt.features.templates import Template
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.reordering import ORIENTATIONS
 from torchtune_smt.kbest.lists import Source
@@ -81,7 +81,7 @@ class PhraseDecoder(GrammarDecoder):
         self,
         model: Model,
         *,
-        templates: Sequence[RuleTemplate] = (),
+        templates: Sequence[Template] = (),
         k: int = 100,
         pop_limit: int | None = None,
         stack_size: int | None = None,
@@ -130,9 +130,10 @@ class PhraseDecoder(GrammarDecoder):
             self.table_limit,
         )
 
-    def _parts(self, found: Found, rules: SentenceRules, source: Source) -> list[Derivation]:
+    def _parts(
+        self, found: Found, d: int, rules: SentenceRules, source: Source
+    ) -> list[Derivation]:
         phrases = []
-        d = found.ranked(found.chart.goal, 0)
         while (before := found.child(d, 0)) >= 0:
             # A sentence without words has no phrase.
             if (rule := found.rule(d)) >= 0:

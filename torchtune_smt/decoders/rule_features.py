@@ -13,6 +13,7 @@ from torchtune_smt.core.accepts import declared
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.offsets import gather, offsets
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
+from torchtune_smt.decoders.translation_features import check_classes
 from torchtune_smt.features import rule_kernels as kernels
 from torchtune_smt.features.templates import (
     OF_CLASSES,
@@ -71,7 +72,7 @@ class Texts:
 Links = Sequence[tuple[int, int]]
 Sides = Sequence[tuple[list[str], list[str]]]
 """Both sides of a rule as words, and as classes where a template looks at these."""
-Template = TypeVar("Template", bound=RuleTemplate)
+OfRules = TypeVar("OfRules", bound=RuleTemplate)
 
 
 class RuleFeatures:
@@ -117,14 +118,8 @@ class RuleFeatures:
             raise ValueError(f"{name} features are of the order of phrases; take decoder=phrase")
         words = grammar.source_words, grammar.target_words
         self._texts = [(Texts(words[0]), Texts(words[1]))]
-        needing = [template.name for template in self.templates if of_classes(template)]
-        if needing:
-            if classes is None:
-                raise ValueError(
-                    f"{needing[0]} features need the classes of words, and this model has none; "
-                    "build it with model.classes=50, or name files with model.source_classes and "
-                    "model.target_classes"
-                )
+        check_classes(self.templates, classes)
+        if classes is not None and any(map(of_classes, self.templates)):
             self._texts.append((Texts(words[0], classes.source), Texts(words[1], classes.target)))
         self._least = np.unique([float(min_count_of(template)) for template in self.templates])
         self._counted = bool(self._least.any())
@@ -231,7 +226,7 @@ class RuleFeatures:
                 rows[-1] += checked_names(one, names)
         return rows
 
-    def _of(self, templates: list[Template], count: float) -> list[Template]:
+    def _of(self, templates: list[OfRules], count: float) -> list[OfRules]:
         """Return the templates whose features fire for a rule that occurred so often."""
         if not self._counted:
             return templates

@@ -6,6 +6,8 @@ from torchtune_smt.features.templates import (
     RuleShape,
     RuleTemplate,
     SourceNgram,
+    TargetNgram,
+    TranslationTemplate,
     WordAlignment,
 )
 
@@ -15,5 +17,7 @@ __all__ = [
     "RuleShape",
     "RuleTemplate",
     "SourceNgram",
+    "TargetNgram",
+    "TranslationTemplate",
     "WordAlignment",
 ]

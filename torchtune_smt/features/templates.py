@@ -9,6 +9,7 @@ from typing import ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 
+from torchtune_smt.core.accepts import integer
 from torchtune_smt.core.arrays import Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather
@@ -88,17 +89,41 @@ class OrientedTemplate(RuleTemplate, Protocol):
         ...
 
 
+@runtime_checkable
+class TranslationTemplate(Protocol):
+    """A template that looks at whole translations, as no search does, and not at rules.
+
+    A decoder's lists get its features, and the order that these give them: see
+    `torchtune_smt.decoders.translation_features`.
+
+    name, classes: see `RuleTemplate`.
+    """
+
+    name: str
+
+    def translation_features(self, words: Sequence[str]) -> list[str]:
+        """Return the features of a translation, one entry for each firing.
+
+        words: they come through `escape`.
+        """
+        ...
+
+
 def min_count_of(template: RuleTemplate) -> int:
     """Return how often a rule must have occurred to fire a template's features."""
     return int(getattr(template, "min_count", 0))
 
 
-def of_classes(template: RuleTemplate) -> bool:
+Template = RuleTemplate | TranslationTemplate
+"""What makes sparse features of translations."""
+
+
+def of_classes(template: Template) -> bool:
     """Return whether a template looks at the classes of words."""
     return bool(getattr(template, "classes", False))
 
 
-def checked_names(template: RuleTemplate, names: list[str]) -> list[str]:
+def checked_names(template: Template, names: list[str]) -> list[str]:
     """Return what a template answers; raise InputError where files of weights cannot hold it."""
     start = f"{template.name}:"
     if isinstance(names, list | tuple) and all(
@@ -311,3 +336,26 @@ class LexReordering(_Named):
                 kinds.append("monotone" if kind == "monotone" else "nonmonotone")
         rule = f":{'_'.join(source)}~{'_'.join(target)}" if self.lexicalized else ""
         return [f"{self.name}:{name}{rule}" for name in kinds]
+
+
+class TargetNgram:
+    """Words of a translation in a row, whatever rules they are of: ``ngram2:the_house``.
+
+    The local features of rules end where rules do; these look across their boundaries.
+
+    n: how many words.
+    classes: see `RuleTemplate`; the name begins with ``class_`` then.
+
+    Raises ValueError: `n` is below 1.
+    """
+
+    def __init__(self, n: int = 2, classes: bool = False) -> None:
+        integer(1).check("n", n)
+        self.n = n
+        self.classes = classes
+        self.name = f"{OF_CLASSES if classes else ''}ngram{n}"
+
+    def translation_features(self, words: Sequence[str]) -> list[str]:
+        """Return one feature for each word with n - 1 words before it."""
+        grams = ("_".join(words[i : i + self.n]) for i in range(len(words) - self.n + 1))
+        return [f"{self.name}:{gram}" for gram in grams]

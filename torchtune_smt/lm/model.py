@@ -104,10 +104,15 @@ class NgramModel:
         """Score many sentences as `score` does one, in one call that is much faster."""
         begin = offsets([len(words) for words in sentences])
         ids = self.word_ids([word for words in sentences for word in words])
-        total: Float64 = np.empty(len(sentences), np.float64)
+        total = self.score_ids(ids, begin, bos, eos)
+        return total, np.diff(offsets(ids == UNKNOWN_WORD)[begin])
+
+    def score_ids(self, ids: Int32, begin: Int64, bos: bool = True, eos: bool = True) -> Float64:
+        """Return the log10 probabilities of sentences ``ids[begin[i]:begin[i + 1]]`` (float64)."""
+        total: Float64 = np.empty(begin.size - 1, np.float64)
         state, end_word = self.begin_state if bos else 0, self.end_word if eos else -1
         kernels.score_sentences(*self.tables, ids, begin, state, end_word, total)
-        return total, np.diff(offsets(ids == UNKNOWN_WORD)[begin])
+        return total
 
     def perplexity(self, lines: Iterable[str]) -> float:
         """Return the perplexity of tokenised lines, ``</s>`` and unknown words counted."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, Self
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import leaves
@@ -29,6 +30,7 @@ class Model:
     limits: limits of the search that it brings along, by the names of a decoder's options: what a
         decoder takes whose own option is None.
     classes: those of words, if there are any.
+    class_model: language model of the classes of the target side, if there is one.
     """
 
     grammar: Grammar
@@ -38,6 +40,25 @@ class Model:
     language_model_part: Part = NO_PART
     limits: Mapping[str, int] = field(default_factory=dict)
     classes: WordClasses | None = None
+    class_model: NgramModel | None = None
+
+    def with_class_model(
+        self,
+        path: str | PathLike[str],
+        expected: str | None = None,
+        digest: str | None = None,
+        *,
+        may_write: bool = True,
+    ) -> Self:
+        """Return the model with a language model of classes of a file; see `NgramModel.load`.
+
+        digest: what weights know it by; by default the file's checksum.
+        """
+        class_model = NgramModel.load(path, expected=expected, may_write=may_write)
+        part = self.language_model_part
+        own = class_model.checksum if digest is None else digest
+        part = part._replace(digest=digest_of([part.digest, own]))
+        return replace(self, class_model=class_model, language_model_part=part)
 
 
 class ModelSource(Protocol):

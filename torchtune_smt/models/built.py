@@ -27,8 +27,8 @@ from torchtune_smt.grammar.extraction import extract_grammar, extract_phrases
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.grammar.store import load_grammar, save_grammar
 from torchtune_smt.lm.arpa import write_arpa
-from torchtune_smt.lm.classes import word_classes, write_classes
-from torchtune_smt.lm.estimate import check_fallback, estimate
+from torchtune_smt.lm.classes import read_classes, word_classes, write_classes
+from torchtune_smt.lm.estimate import DISCOUNT_FALLBACK, check_fallback, estimate
 from torchtune_smt.lm.folds import build_folds
 from torchtune_smt.models import folder as layout
 from torchtune_smt.models.base import Model, ModelSource
@@ -55,10 +55,14 @@ class BuiltModel(Checked, ModelSource):
         are in one fold, too.
     classes: so many classes of the words of each language (`torchtune_smt.lm.classes`), made when
         they are first wanted; None: none.
+    class_order: of a language model of the classes of the target side; None: there is none.
+
+    Raises ValueError: there is a `class_order`, and no classes.
     """
 
     accepts = accepting(
         classes=integer(1).or_null(),
+        class_order=integer(1, 6).or_null(),
         aligner=one_of(*alignment.ALIGNERS),
         iterations=integer(1),
         max_phrase_length=integer(1, 100),
@@ -80,9 +84,12 @@ class BuiltModel(Checked, ModelSource):
     folds: int = 10
     leave_out: Literal["sentence", "identical"] = "sentence"
     classes: int | None = None
+    class_order: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.class_order is not None and self.classes is None:
+            raise ValueError("class_order needs classes; give classes=50, too")
         if self.discount_fallback is not None:
             # Configurations have lists.
             object.__setattr__(self, "discount_fallback", tuple(self.discount_fallback))
@@ -98,6 +105,12 @@ class BuiltModel(Checked, ModelSource):
         """Raise InputError if there are no folds, and they are wanted."""
         if folds and not self.folds:
             raise InputError("lm=folds needs cross-fitted language models: set model.folds=10")
+        if folds and self.class_order is not None:
+            raise InputError(
+                "model.class_order: the language model of classes has seen all sentences of the "
+                "bitext, and there are no cross-fitted ones of classes; leave it out, or set "
+                "tuner.tune_on=dev"
+            )
 
     def open(
         self,
@@ -120,7 +133,10 @@ class BuiltModel(Checked, ModelSource):
         if reason is not None:
             report(f"building the model in {self.folder}: {reason}")
             self.build(corpus or bitext(), lambda step: report(f"  {step}"), folds=folds)
-        model = layout.load_model(self.folder, folds=folds, may_write=may_write)
+        of_classes = self.class_order is not None
+        model = layout.load_model(
+            self.folder, folds=folds, class_model=of_classes, may_write=may_write
+        )
         if self.leave_out == "sentence":
             return model
         assert isinstance(model.grammar, ExtractedGrammar)
@@ -165,9 +181,10 @@ class BuiltModel(Checked, ModelSource):
             return f"{path} is damaged"
         folds = folds and self.folds > 0
         built.setdefault("leave_out", "sentence")
-        if self.classes is None:
-            # Those that are there do no harm.
-            built["classes"] = None
+        for name in ("classes", "class_order"):
+            if getattr(self, name) is None:
+                # Those that are there do no harm.
+                built[name] = None
         for name, value in json.loads(json.dumps(self._settings())).items():
             if built.get(name) != value and (folds or name not in layout.FOLDS_SETTINGS):
                 return f"it was built with {name}={built.get(name)}, not {value}"
@@ -246,6 +263,15 @@ class BuiltModel(Checked, ModelSource):
             write_classes(folder / part, word_classes(text, self.classes))
             return file_checksum(folder / part), f"found {self.classes} classes of words"
 
+        def write_class_model() -> tuple[str, str]:
+            assert self.class_order is not None
+            path, known = folder / layout.CLASS_MODEL, read_classes(folder / layout.CLASSES[1])
+            text = [[known[word] for word in sentence] for sentence in targets]
+            # So few kinds of words leave nothing to estimate discounts from.
+            write_arpa(path, estimate(text, self.class_order, DISCOUNT_FALLBACK))
+            said = f"estimated a language model of classes, of order {self.class_order}"
+            return file_checksum(path), said
+
         language_model = self.order, self.discount_fallback
         made_from = {
             "version": layout.ARCHIVE.version,
@@ -263,6 +289,8 @@ class BuiltModel(Checked, ModelSource):
             for part, text in zip(layout.CLASSES, (sources, targets), strict=True):
                 of_side = partial(write_classes_of, part, text)
                 steps.append((part, "finding classes of words", of_side))
+        if self.class_order is not None:
+            steps.append((layout.CLASS_MODEL, "estimating one of classes", write_class_model))
         if folds and self.folds:
             steps.append((layout.FOLDS, "estimating cross-fitted language models", write_folds))
         parts: dict[str, str] = {}
@@ -402,6 +430,7 @@ class JointModel(ModelSource):
         """Load both, built if need be; see `ModelSource`."""
         models = {name: model.open(bitext, **options) for name, model in self._models.items()}
         first, *_ = models.values()
+        # Of the same text both would say the same.
 
         def both(parts: list[Part]) -> Part:
             return Part(" + ".join(p.name for p in parts), digest_of([p.digest for p in parts]))

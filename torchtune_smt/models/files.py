@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -31,6 +31,7 @@ class FileModel(Checked, ModelSource):
     grammar, language_model: their files.
     format ("cdec", "joshua", "moses"): of the grammar; told from its looks by default.
     source_classes, target_classes: both or none, files of the classes of words; see `read_classes`.
+    class_language_model: an ARPA file of the classes of the target side, if there are any.
     """
 
     accepts = accepting(language_model=TEXT, format=one_of(*get_args(Format)).or_null())
@@ -40,6 +41,7 @@ class FileModel(Checked, ModelSource):
     format: Format | None = None
     source_classes: str | None = None
     target_classes: str | None = None
+    class_language_model: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,13 +53,13 @@ class FileModel(Checked, ModelSource):
         """Read both files."""
         grammar = read_grammar(self.grammar, self.format, cache=True, may_write=may_write)
         language_model = NgramModel.load(self.language_model, may_write=may_write)
-        return Model(
+        model = Model(
             grammar,
             language_model,
             grammar_part=Part(self.grammar, short(file_checksum(self.grammar))),
             language_model_part=Part(self.language_model, short(language_model.checksum)),
-            classes=_classes_of(self),
         )
+        return _with_classes(self, model, may_write)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class MosesModel(ModelSource):
     phrase_table, reordering_table, language_model: files to take in place of those that it names:
         an ARPA file, for example, where it names a binary one.
     rule_counts: add features of how often a phrase pair occurred (`read_phrase_table`).
-    source_classes, target_classes: both or none, files of the classes of words; see `read_classes`.
+    source_classes, target_classes, class_language_model: as `FileModel` has them.
     """
 
     phrases: ClassVar[bool] = True
@@ -82,6 +84,7 @@ class MosesModel(ModelSource):
     rule_counts: bool = False
     source_classes: str | None = None
     target_classes: str | None = None
+    class_language_model: str | None = None
 
     def __post_init__(self) -> None:
         _check_classes(self)
@@ -112,14 +115,14 @@ class MosesModel(ModelSource):
         )
         ini.check_scores(table.dense_names, phrases)
         language_model = NgramModel.load(arpa, may_write=may_write)
-        return Model(
+        model = Model(
             table,
             language_model,
             grammar_part=_part(phrases, reordering, table.reordering),
             language_model_part=Part(str(arpa), short(language_model.checksum)),
             limits=ini.limits,
-            classes=_classes_of(self),
         )
+        return _with_classes(self, model, may_write)
 
     def export(self, folder: Path, weights: NamedWeights) -> str | None:
         """Write ``moses.ini``: the model's, with tuned weights, also of penalties that got one."""
@@ -151,13 +154,18 @@ class MosesModel(ModelSource):
 def _check_classes(model: FileModel | MosesModel) -> None:
     if (model.source_classes is None) != (model.target_classes is None):
         raise ValueError("source_classes and target_classes go together; give both, or none")
+    if model.class_language_model is not None and model.target_classes is None:
+        raise ValueError("class_language_model needs source_classes and target_classes")
 
 
-def _classes_of(model: FileModel | MosesModel) -> WordClasses | None:
-    """Return the classes of a model's files, if there are any."""
-    if model.source_classes is None or model.target_classes is None:
-        return None
-    return WordClasses.read(model.source_classes, model.target_classes)
+def _with_classes(source: FileModel | MosesModel, model: Model, may_write: bool) -> Model:
+    """Return a model with the classes of the files, if there are any, and their language model."""
+    if source.source_classes is None or source.target_classes is None:
+        return model
+    model = replace(model, classes=WordClasses.read(source.source_classes, source.target_classes))
+    if source.class_language_model is None:
+        return model
+    return model.with_class_model(source.class_language_model, may_write=may_write)
 
 
 def _part(phrases: Path, reordering: Path | None, kind: ReorderingType | None) -> Part:

@@ -3,7 +3,8 @@
 alignment.gz    word alignment (Pharaoh)
 grammar         rules or phrase pairs with their counts
 lm.arpa.gz      language model of the target side
-classes.*       classes of the words of source and target, if wanted
+classes.*       classes of the words of source and target, and a language model of the latter, if
+                wanted
 folds/          cross-fitted language models, once somebody has tuned on the bitext
 model.json      what it was built from, and checksums of all that is loaded, and of all files;
                 written last, so a folder without it is not whole
@@ -44,11 +45,12 @@ ALIGNMENT: Final = "alignment.gz"
 GRAMMAR: Final = "grammar"
 LANGUAGE_MODEL: Final = "lm.arpa.gz"
 CLASSES: Final = ("classes.source", "classes.target")
+CLASS_MODEL: Final = "classes.arpa.gz"
 FOLDS: Final = "folds"
 # All that models have in their folders.
 _OF_MODELS: Final = re.compile(
     r"model\.json|alignment\.gz|lm\.arpa\.gz(\.cache)?"
-    r"|classes\.(source|target)"
+    r"|classes\.(source|target|arpa\.gz(\.cache)?)"
     r"|grammar"
     r"|folds(/folds\.json|/fold-\d+\.arpa\.gz(\.cache)?)?"
 )
@@ -72,17 +74,23 @@ FOLDS_SETTINGS = ("folds", "leave_out")
 
 
 def load_model(
-    folder: str | os.PathLike[str], *, folds: bool = False, may_write: bool = True
+    folder: str | os.PathLike[str],
+    *,
+    folds: bool = False,
+    class_model: bool = False,
+    may_write: bool = True,
 ) -> Model:
     """Return the model in a folder, all of one version; for options see `ModelSource.open`.
 
     Raises InputError: the folder is not whole, or holds no cross-fitted models.
+
+    class_model: whether the language model of classes is wanted, which is there then.
     """
     name, folder = os.fspath(folder), restored(Path(folder), MANIFEST)
     for _ in range(_TRIES):
         before = _identity(folder)
         try:
-            return _load(name, folder, folds, may_write)
+            return _load(name, folder, folds, class_model, may_write)
         except InputError:
             # All of another model may be there by now.
             if _identity(folder) == before:
@@ -116,7 +124,7 @@ def check_replaceable(folder: Path) -> None:
                 )
 
 
-def _load(name: str, folder: Path, folds: bool, may_write: bool) -> Model:
+def _load(name: str, folder: Path, folds: bool, class_model: bool, may_write: bool) -> Model:
     """Return the model in a folder if its parts are those that the manifest names."""
     path = folder / MANIFEST
     manifest = ARCHIVE.read_json(path)
@@ -141,7 +149,11 @@ def _load(name: str, folder: Path, folds: bool, may_write: bool) -> Model:
         if classes.digest != digest_of([parts[part] for part in CLASSES]):
             raise InputError(f"is damaged or another file; {REBUILD}", path=folder / CLASSES[0])
     of_rules, of_lm = Part(name, digests[GRAMMAR]), Part(name, digests[LANGUAGE_MODEL])
-    return Model(grammar, lm, models, of_rules, of_lm, classes=classes)
+    model = Model(grammar, lm, models, of_rules, of_lm, classes=classes)
+    if not class_model:
+        return model
+    path, expected = folder / CLASS_MODEL, parts.get(CLASS_MODEL, "")
+    return model.with_class_model(path, expected, digests[CLASS_MODEL], may_write=may_write)
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -169,6 +181,7 @@ def part_digests(manifest: Mapping[str, Any]) -> dict[str, str]:
         GRAMMAR: digest_of([text, aligned, grammar]),
         LANGUAGE_MODEL: digest_of([text, language_model]),
         **{part: digest_of([text, part, settings.get("classes")]) for part in CLASSES},
+        CLASS_MODEL: digest_of([text, settings.get("classes"), settings.get("class_order")]),
         FOLDS: digest_of([text, language_model, settings["folds"], *together]),
     }
 

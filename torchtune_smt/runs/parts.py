@@ -100,6 +100,13 @@ _GROUPS: Final = {
 }
 
 
+def scores_classes(model: ModelSource | None, part: str) -> bool:
+    """Return whether a model, or one of its `parts`, has a language model of classes."""
+    own = getattr(model, part.rstrip("."), None) if part else model
+    given = (getattr(own, name, None) for name in ("class_order", "class_language_model"))
+    return any(value is not None for value in given)
+
+
 @dataclass(kw_only=True)
 class Parts:
     """The replaceable parts of a run, and when it ends.
@@ -248,7 +255,12 @@ class Parts:
         if not any(map(of_classes, self.templates)):
             reason = "none of the templates is of classes (features.templates)"
             options = ("classes", "source_classes", "target_classes")
-            unused |= {f"model.{p}{name}": reason for p in parts for name in options}
+            unused |= {
+                f"model.{part}{name}": reason
+                for part in parts
+                if not scores_classes(self.model, part)
+                for name in options
+            }
         if self.model is not None:
             unused |= {f"model.{name}": reason for name, reason in self.model.unused().items()}
         if self.starts:
