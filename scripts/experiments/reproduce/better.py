@@ -99,6 +99,11 @@ _STARTED: Final = (
 )
 _MIRA: Final = ("tuner=mira", "features=dense")
 _CLASSES: Final = "model.classes=50"
+_CLM: Final = "model.class_order=6"
+_STARTED_CLM: Final = (
+    *(*_STARTED, "model.hiero.classes=50", "model.phrase.classes=50"),
+    *("model.hiero.class_order=6", "model.phrase.class_order=6"),
+)
 _FORMS: Final = {
     "phrase": templates("RuleId,classes:true", "WordAlignment,classes:true", "LexReordering"),
     "hiero": templates("RuleId,classes:true", "SourceNgram,classes:true", "RuleShape"),
@@ -117,6 +122,20 @@ _KINDS: Final = {
     "phrase_forms": Row("phrases", "+PT+AL+LO of classes", (*_PHRASES, _FORMS["phrase"], _CLASSES)),
     "hiero_classes": Row("Hiero", "sparse, classes, too", ("features=sparse_classes", _CLASSES)),
     "hiero_forms": Row("Hiero", "sparse, of classes", (_FORMS["hiero"], _CLASSES)),
+    # Of whole translations: bigrams of classes, a language model of classes.
+    "phrase_ngrams": Row(
+        "phrases",
+        "+PT+AL+LO, bigrams of classes",
+        (*_PHRASES, "features=phrase_ngrams", _CLASSES),
+    ),
+    "hiero_ngrams": Row(
+        "Hiero", "sparse, bigrams of classes", ("features=sparse_ngrams", _CLASSES)
+    ),
+    "phrase_clm": Row("phrases, class LM", "+PT+AL+LO", (*_PHRASES, _CLASSES, _CLM)),
+    "hiero_clm": Row("Hiero, class LM", "sparse", (_CLASSES, _CLM)),
+    "joint_started_clm": Row(
+        "both in one list, from the weights of each, class LM", "those of both", _STARTED_CLM
+    ),
 }
 ROWS: Final = _KINDS | {
     f"{key}_de": Row(f"{row.method}, compounds split", row.features, (*row.overrides, SPLIT))
