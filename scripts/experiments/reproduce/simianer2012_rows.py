@@ -64,6 +64,8 @@ ON_TRAIN: Final = ("tuner.tune_on=train", "lm=folds")
 MIX: Final = (*ON_TRAIN, "parallel=mix", "tuner.result=average")
 ITERMIX: Final = (*ON_TRAIN, "parallel=itermix", "tuner.result=last")
 ITERSEL: Final = (*ON_TRAIN, "parallel=itersel", "tuner.result=last")
+# Fewer than any shard has, on either corpus.
+FEW: Final = "parallel.features=10000"
 MIRA: Final = ("tuner=mira", "decoder.k=100")
 # Dense weights, and one factor of all sparse ones.
 SCALE: Final = ("features=sparse", *MIRA, "tuner.sparse=scale")
@@ -82,6 +84,7 @@ ROWS: Final = {
     "3_train_sparse": Row("3", "train", MORE, (*SPARSE, *ITERMIX), Published("4.7M", 28.55)),
     "4_train_sparse": Row("4", "train", MORE, (*SPARSE, *ITERSEL), Published("100k", 28.81)),
     # Not in the paper.
+    "4_few_sparse": Row("4f", "train", MORE, (*SPARSE, *ITERSEL, FEW)),
     "4_domains_sparse": Row("4d", "train", MORE, (*SPARSE, *ITERSEL), by_domain=True),
     "4_started_sparse": Row("4s", "train", MORE, (*SPARSE, *ITERSEL), start="1_dev_default"),
     "4_then_dev_sparse": Row("4+1", "train, then dev", MORE, SPARSE, start="4_train_sparse"),
@@ -97,6 +100,7 @@ ROWS: Final = {
 # Rows that are to have several seeds; others have the first alone.
 SEVERAL: Final = (
     "4_train_sparse",
+    "4_few_sparse",
     "4_then_scale_sparse",
     "mira_dev_default",
     "mira_dev_sparse",
