@@ -107,5 +107,11 @@ def test_rerank(tmp_path):
     assert fields[0][1] == texts[int(np.argmax(gains))] != texts[0]
     by_text = {f[1]: float(f[3]) for f in fields}
     assert [by_text[text] for text in texts] == pytest.approx(gains, abs=1e-9)
+    # The scale is 3 otherwise.
+    options.remove("mbr_scale=0.5")
+    usual = run_command("rerank", *options, folder=tmp_path).check().out.splitlines()
+    by_text = {f[1]: float(f[3]) for f in (line.split(" ||| ") for line in usual)}
+    gains = expected_gains(one, 3, sentence_bleu)
+    assert [by_text[text] for text in texts] == pytest.approx(gains, abs=1e-9)
     said = "mbr_scale must be a number, 0 or more, not -1"
     run_command("rerank", *common, "mbr_scale=-1", folder=tmp_path).refused(said)

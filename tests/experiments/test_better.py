@@ -1,6 +1,9 @@
 """Rows that make a better system, on little of the bundled example: tuned, judged, in tables."""
 
+import csv
+
 import better
+import mbr
 import pytest
 from published import read_results
 from tables import Result
@@ -32,6 +35,22 @@ def test_rows_are_tuned_judged_and_tabled(tmp_path, monkeypatch, capsys):
         assert f"| {r.dev:.2f} | {r.devtest:.2f} |" in table
         assert (r.p_test is None) == (r.row == "phrase" or r.seed == 0)
     assert "; hiero (seed 1, 2, 3, 4, 5);" in table and "run: phrase (seed 3, 4, 5);" in table
+    # Scales and metrics of minimum Bayes risk; BLEU+1 and scale 1 are those of the rows.
+    monkeypatch.setattr(
+        "sys.argv", ["mbr.py", *given[:1], *given[-2:], "--output", f"{tmp_path}/mbr.csv"]
+    )
+    assert mbr.main() == 0
+    with open(tmp_path / "mbr.csv", encoding="utf-8") as file:
+        tried = list(csv.DictReader(file))
+    assert len(tried) == len(mbr.SETS) * (1 + len(mbr.METRICS) * (len(mbr.SCALES) + 1))
+    for how, metric, scale in (("", "", ""), ("_mbr", "bleu_plus_one", "1")):
+        for line in tried:
+            if (line["metric"], line["scale"]) == (metric, scale):
+                expected = getattr(results[f"phrase{how}", 1], line["set"])
+                assert float(line["bleu"]) == pytest.approx(expected, abs=0.0051)
+    on_dev = [line for line in tried if line["set"] == "dev" and line["scale"]]
+    assert {line["share"] for line in on_dev if line["scale"] == "0"} == {"1.0"}
+    assert float(on_dev[-1]["share"]) == pytest.approx(mbr.SHARE, abs=0.002)
     # What is done is not done again, and published rows stay.
     monkeypatch.setattr(better, "complete", lambda run: pytest.fail("tuned again"))
     published = ["--publish", str(tmp_path / "page"), "--corpora", "multi30k", "--rows", "hiero"]

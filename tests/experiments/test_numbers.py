@@ -33,6 +33,8 @@ def scores_of(folder: Path) -> set[str]:
                 if line.get(name):
                     key = *(line.get(column) for column in ALIKE), name
                     seeds[key].append(float(line[name]))
+            if line.get("bleu"):
+                found.add(float(line["bleu"]))
             found.update(json.loads(line.get("dev_by_epoch") or "[]"))
             for point in json.loads(line.get("points") or "[]"):
                 found.update((point["dev"], point["devtest"]))

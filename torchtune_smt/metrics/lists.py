@@ -63,7 +63,8 @@ def minimum_risk(
     metric: what gains are. To a metric of BLEU's family, an empty hypothesis is no reference: all
         gains are 0 there.
     scale: 0: all hypotheses of a list are equally probable. The larger it is, the more the first
-        one is.
+        one is. 1 suits scores that are logarithms of probabilities; those of tuned weights may be
+        too near to each other for it, and `translate` takes 3.
     k: hypotheses of a list that are kept at most; by default all.
 
     Raises InputError: the metric does not compare words.

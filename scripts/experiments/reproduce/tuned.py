@@ -133,16 +133,17 @@ class Corpus:
 
     def bleu(self, name: str, path: Path) -> float:
         """Return the corpus BLEU (not case-sensitive) of translations of a set."""
-        return corpus_bleu(read_lines(path), self._references(name), lowercase=True).score
+        return corpus_bleu(read_lines(path), self.references(name), lowercase=True).score
 
     def p_value(self, name: str, baseline: Path, path: Path) -> float:
         """Return the p-value of the difference of two translations of a set, by `SIGNIFICANCE`."""
         systems = {"baseline": [read_lines(baseline)], "row": [read_lines(path)]}
-        evaluation = Evaluation(systems, self._references(name), lowercase=True)
+        evaluation = Evaluation(systems, self.references(name), lowercase=True)
         (comparison,) = evaluation.compare(test=SIGNIFICANCE)
         return comparison.p_value
 
-    def _references(self, name: str) -> list[list[str]]:
+    def references(self, name: str) -> list[list[str]]:
+        """Return the references of each sentence of a set."""
         return [[" ".join(words) for words in row] for row in self._sets[name].references]
 
     def system(self, overrides: Sequence[str], folder: Path) -> tuple[Decoder, Weights]:
