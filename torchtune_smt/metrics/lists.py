@@ -50,7 +50,7 @@ def measured(
 
 
 def minimum_risk(
-    lists: KBestLists, metric: base.Metric, scale: float = 1.0, k: int | None = None
+    lists: KBestLists, metric: base.Metric, scale: float = 3.0, k: int | None = None
 ) -> KBestLists:
     """Return lists with the largest expected gain first; their scores are the expected gains.
 
@@ -64,7 +64,7 @@ def minimum_risk(
         gains are 0 there.
     scale: 0: all hypotheses of a list are equally probable. The larger it is, the more the first
         one is. 1 suits scores that are logarithms of probabilities; those of tuned weights may be
-        too near to each other for it, and `translate` takes 3.
+        too near to each other for it.
     k: hypotheses of a list that are kept at most; by default all.
 
     Raises InputError: the metric does not compare words.
