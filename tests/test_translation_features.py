@@ -213,3 +213,10 @@ def test_workers_decode_to_the_same_bits(tmp_path):
     for folder, more in (("serial", []), ("workers", ["parallel=decode", "engine.workers=2"])):
         run_command("train", *batch, *more, f"hydra.run.dir={folder}", folder=tmp_path).check()
     assert weights_of(tmp_path / "workers") == weights_of(tmp_path / "serial")
+
+
+def test_oscar_is_told_how_many_there_are(tmp_path):
+    oscar = ["regularizer=oscar", "optimizer=fobos", "features=sparse_ngrams", "model.classes=9"]
+    given = [*oscar, "tuner.sentences=5", "tuner.epochs=1", "data.test=null"]
+    run_command("train", *given, folder=tmp_path).refused("regularizer.dimension=100000")
+    run_command("train", *given, "regularizer.dimension=100000", folder=tmp_path).check()

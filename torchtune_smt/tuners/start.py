@@ -9,7 +9,7 @@ from itertools import compress
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
@@ -157,7 +157,15 @@ class PulledFeatures:
 
 
 def features_there(decoder: Decoder, sources: Sequence[Source], weights: Weights) -> Int64:
-    """Return the features that a decoder says some sentences have, by their ids in the weights."""
+    """Return the features that a decoder says some sentences have, by their ids in the weights.
+
+    Raises InputError: it cannot say.
+    """
     found = decoder.feature_ids(sources)
-    assert found is not None
+    if found is None:
+        raise InputError(
+            "OSCAR counts the sparse features that sentences can have, and with this decoder, or "
+            "features of whole translations, nobody knows them before: say how many there are, as "
+            "in regularizer.dimension=100000"
+        )
     return weights.take(decoder.features).lookup(found)

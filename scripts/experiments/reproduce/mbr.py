@@ -2,6 +2,7 @@
 """Minimum Bayes risk by the scale of its probabilities and by its metric: mbr.csv.
 
     python scripts/experiments/reproduce/mbr.py [--small] [--output docs/results/better/mbr.csv]
+        [--systems CORPUS/ROW ...] [--seeds 1 2 3 4 5]
 
 With weights of `better.py`. A line has BLEU and the length (in parts of the references) of what a
 metric and scale choose (neither: the best hypothesis), and the share of the largest entropy that
@@ -13,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,12 +47,12 @@ def gains_by_pair(kbest: Any, metric: Metric) -> Any:
     return gains
 
 
-def lines_of(system: str, given: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+def lines_of(system: str, seed: int, given: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
     """Yield the lines of a system, of the first `SENTENCES` of each set."""
     (name, key), scales = system.split("/"), list(SCALES)
     overrides = overrides_of(name, ROWS[key], given)
     corpus = Corpus(overrides, {"dev": "dev", **stand_ins(given)})
-    decoder, weights = corpus.system(overrides, place(name, key, given.seed, given))
+    decoder, weights = corpus.system(overrides, place(name, key, seed, given))
     for split in SETS:
         lists: Any = decoder.decode(corpus.sources(split)[:SENTENCES], weights, k=LONGEST)
         references = [[line.split() for line in row] for row in corpus.references(split)]
@@ -71,7 +73,7 @@ def lines_of(system: str, given: argparse.Namespace) -> Iterator[tuple[Any, ...]
             every += zip([metric] * len(scales), scales, entropy, rows, strict=True)
         for metric, scale, own, row in every:
             bleu, length = f"{100 * float(BLEU.scores(row)):.2f}", f"{row[8] / row[9]:.4f}"
-            yield key, name, split, metric, scale, bleu, length, own
+            yield key, name, seed, split, metric, scale, bleu, length, own
 
 
 def write(given: argparse.Namespace) -> list[str]:
@@ -79,9 +81,10 @@ def write(given: argparse.Namespace) -> list[str]:
     given.folder, given.output, given.set = given.folder.resolve(), given.output.resolve(), []
     os.chdir(REPOSITORY)
     with atomic_writer(given.output) as file:
-        file.write("row,corpus,set,metric,scale,bleu,length,share\n")
-        for system in ["example/phrase"] if given.small else given.systems:
-            file.writelines(",".join(map(str, line)) + "\n" for line in lines_of(system, given))
+        file.write("row,corpus,seed,set,metric,scale,bleu,length,share\n")
+        systems = ["example/phrase"] if given.small else given.systems
+        for of in product(systems, given.seeds):
+            file.writelines(",".join(map(str, line)) + "\n" for line in lines_of(*of, given))
     return []
 
 
@@ -89,7 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Tries scales and metrics of minimum Bayes risk.")
     parser.add_argument("--small", action="store_true", help="of the bundled example")
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, metavar="CORPUS/ROW")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "better")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "outputs/better/mbr.csv")
     return ended(lambda: write(parser.parse_args()))
