@@ -99,6 +99,7 @@ _STARTED: Final = (
 )
 _MIRA: Final = ("tuner=mira", "features=dense")
 _CLASSES: Final = "model.classes=50"
+_AVERAGE: Final = "tuner.result=average"
 _CLM: Final = "model.class_order=6"
 _STARTED_CLM: Final = (
     *(*_STARTED, "model.hiero.classes=50", "model.phrase.classes=50"),
@@ -122,6 +123,9 @@ _KINDS: Final = {
     "phrase_forms": Row("phrases", "+PT+AL+LO of classes", (*_PHRASES, _FORMS["phrase"], _CLASSES)),
     "hiero_classes": Row("Hiero", "sparse, classes, too", ("features=sparse_classes", _CLASSES)),
     "hiero_forms": Row("Hiero", "sparse, of classes", (_FORMS["hiero"], _CLASSES)),
+    # The mean of the weights after all epochs, in the place of those of the best one.
+    "phrase_average": Row("phrases, mean of epochs", "+PT+AL+LO", (*_PHRASES, _AVERAGE)),
+    "hiero_average": Row("Hiero, mean of epochs", "sparse", (_AVERAGE,)),
     # Of whole translations: bigrams of classes, a language model of classes.
     "phrase_ngrams": Row(
         "phrases",
