@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from torchtune_smt.core.weights_io import Origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
+
+NO_PARTS: Final = "decoder=joint needs a model of each of its parts; take model=joint"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.decoders.base import Decoder, lists_of
+from torchtune_smt.decoders.base import NO_PARTS, Decoder, lists_of
 from torchtune_smt.features.templates import OrientedTemplate, Template
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.rerank import best_first
@@ -59,7 +59,7 @@ class JointDecoder(Decoder):
     ) -> None:
         models: Mapping[str, Model] = getattr(model, "models", {})
         if not models:
-            raise InputError("decoder=joint needs a model of each of its parts; take model=joint")
+            raise InputError(NO_PARTS)
         parts: dict[str, Decoder] = {}
         unoriented = [one for one in templates if not isinstance(one, OrientedTemplate)]
         for name, part, own in (("hiero", hiero, unoriented), ("phrase", phrase, templates)):

@@ -13,7 +13,6 @@ from torchtune_smt.core.accepts import declared
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.offsets import gather, offsets
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
-from torchtune_smt.decoders.translation_features import check_classes
 from torchtune_smt.features import rule_kernels as kernels
 from torchtune_smt.features.templates import (
     OF_CLASSES,
@@ -21,6 +20,7 @@ from torchtune_smt.features.templates import (
     AlignedTemplate,
     OrientedTemplate,
     RuleTemplate,
+    check_classes,
     checked_names,
     escape,
     min_count_of,
@@ -118,7 +118,7 @@ class RuleFeatures:
             raise ValueError(f"{name} features are of the order of phrases; take decoder=phrase")
         words = grammar.source_words, grammar.target_words
         self._texts = [(Texts(words[0]), Texts(words[1]))]
-        check_classes(self.templates, classes)
+        check_classes(self.templates, classes is not None)
         if classes is not None and any(map(of_classes, self.templates)):
             self._texts.append((Texts(words[0], classes.source), Texts(words[1], classes.target)))
         self._least = np.unique([float(min_count_of(template)) for template in self.templates])

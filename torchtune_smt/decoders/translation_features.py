@@ -16,6 +16,7 @@ from torchtune_smt.features.templates import (
     RuleTemplate,
     Template,
     TranslationTemplate,
+    check_classes,
     checked_names,
     escape,
     of_classes,
@@ -55,7 +56,7 @@ class TranslationFeatures:
         self._classes = {} if classes is None else classes.target
         self._class_model = class_model
         self.dense_names = [] if class_model is None else [CLASS_MODEL]
-        check_classes(self.templates, classes)
+        check_classes(self.templates, classes is not None)
 
     def __bool__(self) -> bool:
         return bool(self.templates or self.dense_names)
@@ -107,14 +108,3 @@ class TranslationFeatures:
 def rule_templates(templates: Sequence[Template]) -> list[RuleTemplate]:
     """Return the templates that look at rules, and not at whole translations."""
     return [one for one in templates if not isinstance(one, TranslationTemplate)]
-
-
-def check_classes(templates: Sequence[Template], classes: WordClasses | None) -> None:
-    """Raise ValueError if a template needs the classes of words, and there are none."""
-    needing = [template.name for template in templates if of_classes(template)]
-    if needing and classes is None:
-        raise ValueError(
-            f"{needing[0]} features need the classes of words, and this model has none; build it "
-            "with model.classes=50, or name files with model.source_classes and "
-            "model.target_classes"
-        )

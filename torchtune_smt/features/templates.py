@@ -123,6 +123,17 @@ def of_classes(template: Template) -> bool:
     return bool(getattr(template, "classes", False))
 
 
+def check_classes(templates: Sequence[Template], there: bool) -> None:
+    """Raise ValueError if a template needs the classes of words, and none are there."""
+    needing = [template.name for template in templates if of_classes(template)]
+    if needing and not there:
+        raise ValueError(
+            f"{needing[0]} features need the classes of words, and this model has none; build it "
+            "with model.classes=50, or name files with model.source_classes and "
+            "model.target_classes"
+        )
+
+
 def checked_names(template: Template, names: list[str]) -> list[str]:
     """Return what a template answers; raise InputError where files of weights cannot hold it."""
     start = f"{template.name}:"

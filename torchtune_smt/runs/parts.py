@@ -16,12 +16,12 @@ from torch import Tensor
 from torchtune_smt.core.accepts import behaves_as
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.recipe import Recipe
+from torchtune_smt.core.recipe import Recipe, named_errors
 from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.base import Decoder, checked_decoder
-from torchtune_smt.features.templates import of_classes
+from torchtune_smt.decoders.base import NO_PARTS, Decoder, checked_decoder
+from torchtune_smt.features.templates import check_classes, of_classes
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import Logistic, Loss, is_listwise
 from torchtune_smt.metrics import Metric, NakovBleu
@@ -100,11 +100,14 @@ _GROUPS: Final = {
 }
 
 
-def scores_classes(model: ModelSource | None, part: str) -> bool:
-    """Return whether a model, or one of its `parts`, has a language model of classes."""
-    own = getattr(model, part.rstrip("."), None) if part else model
-    given = (getattr(own, name, None) for name in ("class_order", "class_language_model"))
-    return any(value is not None for value in given)
+_CLASSES: Final = ("classes", "source_classes")
+_CLASS_MODEL: Final = ("class_order", "class_language_model")
+
+
+def options_of(model: ModelSource, part: str, names: Sequence[str]) -> list[Any]:
+    """Return the values of some options of a model, or one of its `parts`, that has such ones."""
+    own = getattr(model, part.rstrip(".")) if part else model
+    return [getattr(own, name) for name in names if hasattr(own, name)]
 
 
 @dataclass(kw_only=True)
@@ -182,6 +185,13 @@ class Parts:
             if not kind.phrases:
                 takes, has, cure = has, takes, "take model=hiero, or decoder=phrase"
             raise InputError(f"this decoder takes {takes}, and this model has {has}; {cure}")
+        if self.model is not None:
+            # Before the model is built, which takes long.
+            if kind.pools and len(self.model.parts) < len(kind.pools):
+                raise InputError(NO_PARTS)
+            given = [v for part in self.model.parts for v in options_of(self.model, part, _CLASSES)]
+            with named_errors("features.templates"):
+                check_classes(self.templates, any(given) or not given)
         named = self.init_file if isinstance(self.init_file, Mapping) else ()
         if wrong := [name for name in named if name not in kind.pools]:
             there = f"its parts are {' and '.join(kind.pools)}"
@@ -258,7 +268,7 @@ class Parts:
             unused |= {
                 f"model.{part}{name}": reason
                 for part in parts
-                if not scores_classes(self.model, part)
+                if self.model is None or not any(options_of(self.model, part, _CLASS_MODEL))
                 for name in options
             }
         if self.model is not None:
