@@ -27,10 +27,8 @@ from torchtune_smt.core.archive import (
     Archive,
     Mark,
     OtherVersionError,
-    accepted_files,
     checksum,
     file_checksum,
-    trusting,
 )
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import reading, writing
@@ -219,24 +217,6 @@ def test_a_full_disk_keeps_the_old_file(path, monkeypatch, owner, step):
             ARCHIVE.write(path, 1, example())
     assert path.read_bytes() == whole
     assert [file.name for file in path.parent.iterdir()] == ["file"]
-
-
-def test_trusted_files_are_not_verified(path):
-    stored = ARCHIVE.read(path)
-    assert stored.identity not in accepted_files()
-    stored.accept()
-    assert stored.identity in accepted_files()
-    path.write_bytes(changed(path, stored.arrays["records"]))
-    times = path.stat().st_atime_ns, stored.identity.time
-    os.utime(path, ns=times)
-    with trusting([stored.identity]):
-        assert ARCHIVE.read(path).trusted
-        os.utime(path, ns=(times[0], times[1] + 1))
-        with pytest.raises(InputError, match="records"):
-            ARCHIVE.read(path)
-    os.utime(path, ns=times)
-    with pytest.raises(InputError, match="records"):
-        ARCHIVE.read(path)
 
 
 def test_a_large_file_is_verified_once(path, tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
 from torchtune_smt.cli.parts import make_parts, parts_elsewhere
-from torchtune_smt.core.archive import Archive
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
@@ -56,24 +55,6 @@ def test_a_worker_reads_no_text(opened, monkeypatch):
     assert found.weights.values.tolist() == expected.weights.values.tolist()
     assert (found.loss, found.gain, found.pairs) == (expected.loss, expected.gain, expected.pairs)
     assert len(found.weights) > 30
-
-
-def test_what_was_accepted_is_not_verified_again(opened, monkeypatch):
-    cfg, _, task = opened
-    trusted, read = {}, Archive.read
-
-    def reading(self, path):
-        stored = read(self, path)
-        trusted[Path(path).name] = stored.trusted
-        return stored
-
-    monkeypatch.setattr(Archive, "read", reading)
-    open_worker = OpenWorker.of(task, parts_elsewhere(cfg), None)
-    open_worker()
-    files = {"grammar", "lm.arpa.gz.cache", *(f"fold-{f}.arpa.gz.cache" for f in range(3))}
-    assert trusted == dict.fromkeys(files, True)
-    replace(open_worker, accepted=frozenset())()
-    assert trusted == dict.fromkeys(files, False)
 
 
 def test_another_model_is_refused(opened):

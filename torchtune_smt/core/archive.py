@@ -21,7 +21,7 @@ import os
 import struct
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,44 +94,6 @@ class _CutOffError(InputError):
     """A file ends before a part of it does."""
 
 
-class FileIdentity(NamedTuple):
-    """What tells a file on this machine from others, and from itself once it was written to.
-
-    `time` is that of the last change of its content, in nanoseconds; `checksum` of its header.
-    """
-
-    device: int
-    inode: int
-    size: int
-    time: int
-    checksum: str
-
-
-# Files that this process has read and found to be what they should; those that others have.
-_accepted: set[FileIdentity] = set()
-_trusted: set[FileIdentity] = set()
-
-
-def accepted_files() -> frozenset[FileIdentity]:
-    """Return the archives that this process has read and accepted."""
-    return frozenset(_accepted)
-
-
-@contextmanager
-def trusting(files: Iterable[FileIdentity]) -> Iterator[None]:
-    """Do not verify again what another process on this machine has accepted, if it is unchanged.
-
-    Of such a file no more is read than what is used.
-    """
-    before = set(_trusted)
-    _trusted.update(files)
-    try:
-        yield
-    finally:
-        _trusted.clear()
-        _trusted.update(before)
-
-
 class Stored(NamedTuple):
     """What a part of a file holds.
 
@@ -141,7 +103,7 @@ class Stored(NamedTuple):
     checksum: of the header, which has those of all it holds.
     after: the checksum of the part before.
     end: where the part ends in the file.
-    trusted: whether somebody has accepted it, so that nothing of it need be checked.
+    trusted: whether a command of the user has accepted it, so that nothing of it need be checked.
     record: the file of the user's caches that says so from now on, if there is to be one.
     """
 
@@ -150,16 +112,15 @@ class Stored(NamedTuple):
     checksum: str
     after: str
     end: int
-    identity: FileIdentity
     trusted: bool
     record: Path | None
 
     def accept(self) -> None:
         """Say that its reader found it sound, and has written nothing to its arrays.
 
-        A large file is remembered in the caches of the user, and trusted by the next command.
+        A large file is remembered in the caches of the user, and trusted by the next command, and
+        by workers of this one.
         """
-        _accepted.add(self.identity)
         if self.trusted:
             return
         for array in self.arrays.values():
@@ -399,11 +360,8 @@ class Archive:
         if header["kind"] != self.kind:
             self._refuse(path, f"is no {self.kind}")
         self._check_version(path, header["version"])
-        identity = FileIdentity(
-            status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, digest.hex()
-        )
-        record = self._record(identity, status.st_ctime_ns)
-        trusted = identity in _trusted or (record is not None and record.exists())
+        record = self._record(status, digest.hex())
+        trusted = record is not None and record.exists()
         arrays: dict[str, NDArray[Any]] = {}
         for part in header["arrays"]:
             kind, shape = _type(part["type"]), tuple(part["shape"])
@@ -416,21 +374,21 @@ class Archive:
                 self._refuse(path, f"is damaged in its part {part['name']!r}")
             arrays[part["name"]] = array.view(kind).reshape(shape)
         content, after = header["content"], header.get("after", "")
-        return Stored(content, arrays, digest.hex(), after, end, identity, trusted, record)
+        return Stored(content, arrays, digest.hex(), after, end, trusted, record)
 
-    def _record(self, identity: FileIdentity, changed: int) -> Path | None:
+    def _record(self, status: os.stat_result, digest: str) -> Path | None:
         """Return the file that says that a large one was verified and accepted, once it was.
 
         Its name says all that would be another one if the file, or what checks it, were: also when
         the file was last changed in any way (ns), which nobody can set back. None for a file that
         could be written to now, and have the same time.
         """
-        folder = cache_folder("verified")
-        settled = time.time_ns() - max(identity.time, changed) > _SETTLED
-        if folder is None or identity.size < _PIECE or not settled:
+        folder, times = cache_folder("verified"), (status.st_mtime_ns, status.st_ctime_ns)
+        settled = time.time_ns() - max(times) > _SETTLED
+        if folder is None or status.st_size < _PIECE or not settled:
             return None
-        said = (__version__, self.kind, self.version, *identity, changed)
-        return folder / checksum(repr(said).encode())
+        file = status.st_dev, status.st_ino, status.st_size, *times, digest
+        return folder / checksum(repr((__version__, self.kind, self.version, *file)).encode())
 
 
 class ArraysOnDisk(MutableMapping[str, NDArray[Any]]):

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.core.accepts import declared
-from torchtune_smt.core.archive import FileIdentity, accepted_files, trusting
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import named_errors
@@ -498,20 +497,17 @@ class OpenWorker:
     dimension: OSCAR's d, which is known already.
     words: `Task.words`: they have the same ids in all processes.
     model: `model_digests` of the run's model.
-    accepted: files that this process has verified. On the same machine they are not read once more,
-        and a worker has in memory what it uses of them.
     """
 
     make_parts: Callable[[], Parts]
     dimension: int | None
     words: list[str]
     model: list[str]
-    accepted: frozenset[FileIdentity]
 
     @classmethod
     def of(cls, task: Task, make_parts: Callable[[], Parts], dimension: int | None) -> OpenWorker:
         """Return what opens workers of a run."""
-        return cls(make_parts, dimension, task.words, model_digests(task.model), accepted_files())
+        return cls(make_parts, dimension, task.words, model_digests(task.model))
 
     def __call__(self) -> Worker:
         """Return a worker."""
@@ -520,7 +516,6 @@ class OpenWorker:
         with (
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
-            trusting(self.accepted),
         ):
             parts = self.make_parts()
             # Processes share the cores.
