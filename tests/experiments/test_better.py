@@ -1,12 +1,17 @@
 """Rows that make a better system, on little of the bundled example: tuned, judged, in tables."""
 
 import csv
+from itertools import product
 
 import better
 import mbr
 import pytest
+import within_dev
 from published import read_results
 from tables import Result
+
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.metrics.corpus import corpus_bleu
 
 SETTINGS = ["tuner.sentences=10", "regularizer.strength=0.001"]
 
@@ -72,3 +77,29 @@ def test_rows_are_tuned_judged_and_tabled(tmp_path, monkeypatch, capsys):
         f"phrase_{n}": v for n, v in mean.items()
     }
     assert names.named(range(len(names)), values) == start
+
+
+def test_values_are_tried_within_dev(tmp_path, monkeypatch):
+    monkeypatch.setattr(within_dev, "FOLDS", 2)
+    given = ["--small", "--values", "10", "--folder", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["within_dev.py", *given, "--output", f"{tmp_path}/found.csv"])
+    assert within_dev.main() == 0
+    sets, place = {}, tmp_path / "example" / "within_dev"
+    for fold, one in product((0, 1), ("dev", "test")):
+        files = [place / f"fold{fold}" / f"{one}.{name}" for name in ("de", "en.0", "en.1")]
+        sets[fold, one] = list(zip(*map(read_lines, files), strict=True))
+    assert (sets[0, "dev"], sets[1, "dev"]) == (sets[1, "test"], sets[0, "test"])
+    assert (
+        len({*sets[0, "test"], *sets[1, "test"]}) == len(sets[0, "test"] + sets[1, "test"]) == 100
+    )
+    runs = [place / "phrase" / "regularizer.strength-10" / f"fold{fold}" for fold in (0, 1)]
+    lines = [line for run in runs for line in read_lines(run / "test.translations.txt")]
+    references = [list(row[1:]) for fold in (0, 1) for row in sets[fold, "test"]]
+    expected = corpus_bleu(lines, references, lowercase=True).score
+    with open(tmp_path / "found.csv", encoding="utf-8") as file:
+        (line,) = csv.DictReader(file)
+    assert float(line["bleu"]) == pytest.approx(expected, abs=0.0051)
+    assert line | {"bleu": ""} == {
+        **{"row": "phrase", "corpus": "example", "seed": "1", "bleu": ""},
+        **{"option": "regularizer.strength", "value": "10"},
+    }
