@@ -14,7 +14,17 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 # Figures that no table of a folder has, with what they are and the command that measured them.
 NUMBERS = RESULTS / "numbers.csv"
 SCORE = re.compile(r"(?<![\d.,/])\d\d\.\d\d(?![\d%])")
-ALIKE = ("corpus", "row", "features", "training_sentences", "chosen")
+ALIKE = (
+    "corpus",
+    "row",
+    "features",
+    "training_sentences",
+    "chosen",
+    "set",
+    "metric",
+    "scale",
+    "value",
+)
 PAGES = sorted(RESULTS.glob("*/README.md")) + sorted(RESULTS.glob("*/analyses.md"))
 
 
@@ -29,12 +39,10 @@ def scores_of(folder: Path) -> set[str]:
     for path in folder.rglob("*.csv"):
         seeds = defaultdict(list)
         for line in lines_of(path):
-            for name in ("dev", "devtest", "test", "out"):
+            for name in ("dev", "devtest", "test", "out", "bleu"):
                 if line.get(name):
                     key = *(line.get(column) for column in ALIKE), name
                     seeds[key].append(float(line[name]))
-            if line.get("bleu"):
-                found.add(float(line["bleu"]))
             found.update(json.loads(line.get("dev_by_epoch") or "[]"))
             for point in json.loads(line.get("points") or "[]"):
                 found.update((point["dev"], point["devtest"]))
