@@ -107,6 +107,7 @@ def test_lists_are_those_of_the_search_scored_by_hand(models, sources, name, see
     # A shorter list begins as the whole one does.
     for one, kbest in zip(decoder.decode(sources, weights, k=2), found, strict=True):
         assert one.texts() == kbest.texts(min(2, len(kbest)))
+    assert max(len(kbest) for kbest in decoder.decode(sources, weights, k=40)) > 20
     # So does what is said of the best one.
     for source, kbest in zip(sources, found, strict=True):
         parts = decoder.derivation(source, weights).parts

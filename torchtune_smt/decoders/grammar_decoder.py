@@ -239,7 +239,7 @@ class GrammarDecoder(Decoder):
         self.grammar = model.grammar
         self.models = [model.language_model, *model.folds]
         self._classes = model.classes
-        self.templates = rule_templates(templates)
+        self.templates = list(templates)
         self._whole = TranslationFeatures(templates, model.classes, model.class_model)
         self._template_names = frozenset(template.name for template in templates)
         self.words = self.grammar.target_words
@@ -338,8 +338,10 @@ class GrammarDecoder(Decoder):
         Raises ValueError: a sentence is too long; InputError: the search for the translations of a
         sentence took more than `seconds`, or needs more memory than there is.
         """
-        # What is best may be anywhere in the list that the search finds.
-        size = self.k if k is None or self._whole else k
+        size = self.k if k is None else k
+        if self._whole:
+            # What is best may be anywhere in the list that the search finds.
+            size = max(size, self.k)
         for source in sources:
             if len(source.words) > self.max_words:
                 raise ValueError(
@@ -471,9 +473,8 @@ class GrammarDecoder(Decoder):
         return other
 
     def _new_rule_features(self, features: Vocabulary) -> RuleFeatures:
-        return RuleFeatures(
-            self.grammar, self.templates, features, self._orientations, self._classes
-        )
+        templates = rule_templates(self.templates)
+        return RuleFeatures(self.grammar, templates, features, self._orientations, self._classes)
 
     def _grammar_of(self, source: Source) -> SentenceGrammar:
         """Return the rules that can match a sentence."""

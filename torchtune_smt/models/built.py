@@ -290,7 +290,9 @@ class BuiltModel(Checked, ModelSource):
                 of_side = partial(write_classes_of, part, text)
                 steps.append((part, "finding classes of words", of_side))
         if self.class_order is not None:
-            steps.append((layout.CLASS_MODEL, "estimating one of classes", write_class_model))
+            steps.append(
+                (layout.CLASS_MODEL, "estimating a language model of classes", write_class_model)
+            )
         if folds and self.folds:
             steps.append((layout.FOLDS, "estimating cross-fitted language models", write_folds))
         parts: dict[str, str] = {}
