@@ -91,6 +91,10 @@ def test_translate(run, tmp_path):
         gains = expected_gains(one, 2, sentence_bleu)
         assert max(gains) == pytest.approx(gains[[words for words, _ in one].index(text)], abs=1e-6)
     run_command("translate", *common, "mbr_scale=2", folder=run.place).refused("without mbr=true")
+    # The metric of the run is nakov, which takes what is longest, and is taken where it is named.
+    usual, nakov = (translated("mbr=true", "mbr_scale=1", *more) for more in ([], ["metric=nakov"]))
+    assert usual == translated("mbr=true", "mbr_scale=1", "metric=bleu_plus_one")
+    assert sum(map(len, nakov)) > sum(map(len, usual))
 
 
 def test_rerank(tmp_path):

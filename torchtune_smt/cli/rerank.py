@@ -26,6 +26,7 @@ from torchtune_smt.kbest.forms import FORM_NAMES, detected
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.rerank import best_lines, list_lines, reranked_blocks
 from torchtune_smt.kbest.tools import FORMS
+from torchtune_smt.metrics.bleu import BleuPlusOne, NakovBleu
 from torchtune_smt.metrics.lists import minimum_risk
 from torchtune_smt.models.moses_ini import read_any_weights
 
@@ -79,12 +80,16 @@ def risk_order(
     cfg: DictConfig, given: Sequence[str]
 ) -> Callable[[KBestLists, int], KBestLists] | None:
     """Return what puts lists in the order of their risk and keeps so many; None without mbr."""
+    typed = {override_key(override).partition(".")[0]: override for override in given}
     if not cfg.mbr:
-        for override in given:
-            if override_key(override).partition(".")[0] in ("metric", "mbr_scale"):
-                raise InputError(f"{override} would change nothing without mbr=true")
+        for name in ("metric", "mbr_scale"):
+            if name in typed:
+                raise InputError(f"{typed[name]} would change nothing without mbr=true")
         return None
     metric = make(cfg, "metric", "bind")
+    if isinstance(metric, NakovBleu) and "metric" not in typed:
+        # To a hypothesis as its reference what is longer is better than what is as long.
+        metric = BleuPlusOne()
 
     def order(lists: KBestLists, k: int) -> KBestLists:
         with named_errors("mbr"):
