@@ -123,6 +123,8 @@ _KINDS: Final = {
     "phrase_forms": Row("phrases", "+PT+AL+LO of classes", (*_PHRASES, _FORMS["phrase"], _CLASSES)),
     "hiero_classes": Row("Hiero", "sparse, classes, too", ("features=sparse_classes", _CLASSES)),
     "hiero_forms": Row("Hiero", "sparse, of classes", (_FORMS["hiero"], _CLASSES)),
+    # As strong as cross-validation within dev has it (within_dev.py).
+    "hiero_l1": Row("Hiero, L1 chosen within dev", "sparse", ("regularizer.strength=0.3",)),
     # The mean of the weights after all epochs, in the place of those of the best one.
     "phrase_average": Row("phrases, mean of epochs", "+PT+AL+LO", (*_PHRASES, _AVERAGE)),
     "hiero_average": Row("Hiero, mean of epochs", "sparse", (_AVERAGE,)),
