@@ -253,19 +253,18 @@ def test_a_start_from_the_weights_of_each_part(each):
     assert weights_of(each / "cut") == weights_of(each / "by_hand")
 
 
-def test_a_start_from_the_weights_of_one_part(each):
+def test_a_start_from_a_moses_ini(each):
     ini = "[weight]\nTranslationModel0= 0.1 0.2 0.3 0.4\nKENLM0= 0.5\n[feature]\n"
     ini += "PhraseDictionaryMemory name=TranslationModel0 num-features=4\nKENLM name=KENLM0\n"
     (each / "moses.ini").write_text(ini, "utf-8")
     lines = [f"TranslationModel0_{i} {(i + 1) / 10}" for i in range(4)] + ["LM0_0 0.5"]
-    (each / "alone.txt").write_text("".join(f"phrase_{line}\n" for line in lines), "utf-8")
-    for name, file in (("ini", "{phrase:moses.ini}"), ("alone", "alone.txt")):
+    lines = [f"phrase_{line}" for line in lines] + ["hiero_LanguageModel 0.7"]
+    (each / "alone.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    (each / "hiero.txt").write_text("LanguageModel 0.7\n", "utf-8")
+    for name, file in (("ini", "{phrase:moses.ini,hiero:hiero.txt}"), ("alone", "alone.txt")):
         options = [*STARTED, f"init.file={file}", f"hydra.run.dir={name}"]
         run_command("train", *options, folder=each).check()
     assert weights_of(each / "ini") == weights_of(each / "alone")
-    options = [*STARTED, EACH, "hydra.run.dir=phrase", "overwrite=true"]
-    said = "phrase/weights.txt.gz: is a file that is read (init.file.phrase)"
-    run_command("train", *options, folder=each).refused(said)
     options = [*STARTED, EACH, "hydra.run.dir=phrase", "overwrite=true"]
     said = "phrase/weights.txt.gz: is a file that is read (init.file.phrase)"
     run_command("train", *options, folder=each).refused(said)
@@ -282,8 +281,15 @@ def test_a_start_from_the_weights_of_one_part(each):
         ("init.file={}", "init.file must be a file, null, or names of the decoder's parts with"),
         ("init.file={hiero:null}", "init.file must be a file, null, or names"),
         # Those of the other part.
-        ("init.file={hiero:alone.txt}", "alone.txt: has no weight for any of this model's dense"),
-        ("init.file={hiero:x} +init.values.x=1", "init.file has the weights, and +init.values.x"),
+        (
+            "init.file={hiero:alone.txt,phrase:alone.txt}",
+            "alone.txt: has no weight for any of this model's dense",
+        ),
+        ("init.file={hiero:x}", "has no file for the part phrase of the decoder"),
+        (
+            "init.file={hiero:x,phrase:x} +init.values.x=1",
+            "init.file has the weights, and +init.values.x",
+        ),
         ("decoder=hiero model=hiero init.file={hiero:x}", "and this one has no parts; name one"),
     ],
 )

@@ -173,9 +173,16 @@ def test_a_language_model_of_classes_of_a_file(settings, models, bitext, tmp_pat
     for path, classes in zip(files, models["hiero"].classes[:2], strict=True):
         write_classes(path, classes)
     given = [str(tmp_path / "grammar"), f"{own.folder}/lm.arpa.gz", None, *map(str, files)]
-    model = FileModel(*given, f"{own.folder}/classes.arpa.gz").open(example)
+    arpa = f"{own.folder}/classes.arpa.gz"
+    model = FileModel(*given, arpa).open(example)
     assert model.class_model.checksum == models["hiero"].class_model.checksum
     assert model.language_model_part != FileModel(*given).open(example).language_model_part
+    # Other classes are another feature.
+    write_classes(files[1], models["hiero"].classes.target | {"the": "6"})
+    assert model.language_model_part != FileModel(*given, arpa).open(example).language_model_part
+    write_classes(files[1], dict.fromkeys(models["hiero"].classes.target, "none"))
+    with pytest.raises(InputError, match=r"knows none of the classes of model\.target_classes"):
+        FileModel(*given, arpa).open(example)
     with pytest.raises(ValueError, match="class_language_model needs"):
         FileModel(*given[:3], class_language_model="x")
 
@@ -206,11 +213,18 @@ def test_they_are_tuned_resumed_and_translate(tmp_path):
     given = ["weights=run/weights.txt.gz", f"input={example_folder() / 'dev.de'}"]
     best = run_command("translate", *given, folder=tmp_path).check().out.splitlines()
     assert best == read_lines(tmp_path / "run" / "dev.translations.txt")
+    # What is best depends on how long the list is.
+    one = run_command("translate", *given, "decoder.k=1", folder=tmp_path).check().out
+    assert one.splitlines() != best
 
 
-def test_workers_decode_to_the_same_bits(tmp_path):
-    batch = ["features=sparse_ngrams", "model.classes=9", "model.class_order=3", "tuner=mira"]
-    batch += ["tuner.iterations=2", "decoder.pop_limit=10", "decoder.k=10", "data.test=null"]
+@pytest.mark.parametrize("decoder", ["hiero", "joint"])
+def test_workers_decode_to_the_same_bits(decoder, tmp_path):
+    parts = [""] if decoder == "hiero" else ["hiero.", "phrase."]
+    batch = [f"decoder={decoder}", "features=sparse_ngrams", "tuner=mira", "tuner.iterations=2"]
+    batch += [f"decoder.{part}{one}=10" for part in parts for one in ("pop_limit", "k")]
+    batch += [f"model.{p}{o}" for p in parts for o in ("classes=9", "class_order=3")]
+    batch.append("data.test=null")
     for folder, more in (("serial", []), ("workers", ["parallel=decode", "engine.workers=2"])):
         run_command("train", *batch, *more, f"hydra.run.dir={folder}", folder=tmp_path).check()
     assert weights_of(tmp_path / "workers") == weights_of(tmp_path / "serial")
@@ -221,3 +235,33 @@ def test_oscar_is_told_how_many_there_are(tmp_path):
     given = [*oscar, "tuner.sentences=5", "tuner.epochs=1", "data.test=null"]
     run_command("train", *given, folder=tmp_path).refused("regularizer.dimension=100000")
     run_command("train", *given, "regularizer.dimension=100000", folder=tmp_path).check()
+
+
+class Odd:
+    """Answers what it is told to."""
+
+    name = "odd"
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def translation_features(self, words):
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [None, {"odd:a": 2.0}, [1], ["even:a"], ["odd:a b"]])
+def test_what_an_own_template_may_not_answer(models, sources, answer):
+    decoder = HieroDecoder(models["hiero"], templates=[Odd(answer)], k=3)
+    with pytest.raises(InputError, match="Odd answers"):
+        decoder.decode(sources, FrozenWeights.of({"Glue": 1.0}))
+    assert len(decoder.decode([], FrozenWeights.of({}))) == 0
+
+
+def test_a_template_looks_at_rules_or_at_translations(tmp_path):
+    (tmp_path / "both.py").write_text(
+        "from torchtune_smt.features import RuleId\n"
+        "class Both(RuleId):\n    def translation_features(self, words):\n        return []\n"
+    )
+    given = ["features.templates=[{_target_:both.Both}]"]
+    said = "Both has features and translation_features; make two templates of it"
+    run_command("train", *given, folder=tmp_path).refused(said)

@@ -87,9 +87,9 @@ def risk_order(
                 raise InputError(f"{typed[name]} would change nothing without mbr=true")
         return None
     metric = make(cfg, "metric", "bind")
-    if isinstance(metric, NakovBleu) and "metric" not in typed:
-        # To a hypothesis as its reference what is longer is better than what is as long.
-        metric = BleuPlusOne()
+    if type(metric) is NakovBleu and "metric" not in typed:
+        # Its penalty is below 1 at equal lengths: among hypotheses, longer ones would win.
+        metric = BleuPlusOne(short_references=metric.short_references)
 
     def order(lists: KBestLists, k: int) -> KBestLists:
         with named_errors("mbr"):

@@ -20,12 +20,18 @@ from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.record import Settings, take_up
 from torchtune_smt.cli.rerank import risk_order
-from torchtune_smt.cli.wire import class_of, decoder_class, not_taken_by_decoder
+from torchtune_smt.cli.wire import (
+    class_of,
+    decoder_class,
+    make_templates,
+    not_taken_by_decoder,
+)
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import check_written, output_to
 from torchtune_smt.data.bitext import ON_ERROR, source_batches
 from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.decoders.base import Uncovered, lists_of
+from torchtune_smt.features.templates import TranslationTemplate
 from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
 
@@ -126,6 +132,13 @@ def _unused(cfg: DictConfig) -> dict[str, str]:
         unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
         if cfg.data.get("split_compounds") is None:
             unused |= dict.fromkeys(("data.train", "data.folders", "data.empty"), reason)
-    if not cfg.mbr:
+    of_model = (cfg.get("model") or {}).get
+    looks_at_lists = (
+        cfg.mbr
+        or of_model("class_order")
+        or of_model("class_language_model")
+        or any(isinstance(one, TranslationTemplate) for one in make_templates(cfg))
+    )
+    if not looks_at_lists:
         unused["decoder.k"] = "lists of decoder.k translations are for mbr=true (n_best says more)"
     return unused

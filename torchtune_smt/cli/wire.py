@@ -91,6 +91,11 @@ def make_templates(cfg: DictConfig) -> list[Any]:
     for template, name in zip(templates, names, strict=True):
         if not isinstance(template, TranslationTemplate):
             check_part("features.templates", template, "features")
+        elif hasattr(template, "features"):
+            raise InputError(
+                f"features.templates: {type(template).__name__} has features and "
+                "translation_features; make two templates of it"
+            )
         if not (isinstance(name, str) and name.isidentifier() and not name.endswith("_")):
             raise InputError(
                 f"features.templates: the name of {type(template).__name__} must be a word of "

@@ -20,7 +20,6 @@ from torchtune_smt.features.templates import (
     checked_names,
     escape,
     of_classes,
-    template_of,
 )
 from torchtune_smt.kbest.columns import with_dense
 from torchtune_smt.kbest.lists import KBestLists
@@ -61,17 +60,12 @@ class TranslationFeatures:
     def __bool__(self) -> bool:
         return bool(self.templates or self.dense_names)
 
-    def has_feature(self, name: str) -> bool:
-        """Return whether a feature is of one of the templates."""
-        return template_of(name) in [one.name for one in self.templates]
-
     def added(self, lists: KBestLists) -> KBestLists:
         """Return lists, with names of features and words, that have these features, too.
 
-        All hypotheses have them, also those that a whole list has: lists of a sentence are put
-        together in tuning.
+        A feature that a whole list has stays: another list of the sentence may lack it.
         """
-        if not self:
+        if not (self and len(lists)):
             return lists
         assert lists.features is not None and lists.words is not None
         begin, tokens = lists.strings()
@@ -87,6 +81,9 @@ class TranslationFeatures:
         for template in self.templates:
             text = texts[of_classes(template)][place].tolist()
             fired = [template.translation_features(text[a:b]) for a, b in spans]
+            for some in fired:
+                if not (isinstance(some, list) and all(isinstance(name, str) for name in some)):
+                    checked_names(template, some)
             names = Vocabulary()
             id = names.intern([name for some in fired for name in some]).astype(np.int64)
             known = checked_names(template, names.names(range(len(names))))
@@ -100,6 +97,8 @@ class TranslationFeatures:
 
     def ranked(self, lists: KBestLists, snapshot: Snapshot, k: int | None) -> KBestLists:
         """Return lists with these features, best first, of `k` hypotheses at most."""
+        if not len(lists):
+            return lists
         lists = self.added(lists)
         ids, numbered = lists.rows.numbered()
         return best_first(lists, numbered.dot(snapshot.read(lists.features, ids)), k)

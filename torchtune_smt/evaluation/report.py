@@ -36,11 +36,9 @@ from torchtune_smt.runs.curves import draw, legend, read_metrics
 from torchtune_smt.runs.folder import GROUPS, METRICS
 from torchtune_smt.runs.outputs import Output, Outputs
 
-# Sentences shown of each kind; sentences that are decoded to find examples of features, and the
-# translations of each that are looked at.
+# Sentences shown of each kind; sentences that are decoded to find examples of features.
 SHOWN: Final = 6
 DECODED: Final = 100
-LIST: Final = 50
 # Systems beside the baseline whose sentences are shown; features and groups of each table.
 PAIRS: Final = 4
 FEATURES: Final = 12
@@ -247,7 +245,7 @@ def _decode(
     ids = decoder.features.intern(list(chain.from_iterable(largest.values())))
     texts, rows = {}, {}
     fires: dict[str, tuple[int, int, str]] = {}
-    for kbest in lists_of(decoder, [sources[i] for i in chosen], weights, LIST):
+    for kbest in lists_of(decoder, [sources[i] for i in chosen], weights):
         texts[kbest.index] = kbest.text(0)
         rows[kbest.index] = decoder.features.named(*kbest.row(0))
         found = np.flatnonzero(np.isin(kbest.rows.feature, ids) & (kbest.rows.value != 0))

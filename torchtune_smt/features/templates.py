@@ -129,8 +129,8 @@ def check_classes(templates: Sequence[Template], there: bool) -> None:
     if needing and not there:
         raise ValueError(
             f"{needing[0]} features need the classes of words, and this model has none; build it "
-            "with model.classes=50, or name files with model.source_classes and "
-            "model.target_classes"
+            "with model.classes=50 (model.hiero.classes=50 and model.phrase.classes=50 where there "
+            "are two), or name files with model.source_classes and model.target_classes"
         )
 
 
@@ -142,7 +142,7 @@ def checked_names(template: Template, names: list[str]) -> list[str]:
     ):
         return list(names)
     raise InputError(
-        f"features.templates: {type(template).__name__} answers {names!r} for a rule, and must "
+        f"features.templates: {type(template).__name__} answers {names!r}, and must "
         f"give a list of names that begin with {template.name!r} and a colon and have no white "
         "space and no = in them (docs/extend.md)"
     )

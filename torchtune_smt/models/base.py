@@ -52,12 +52,13 @@ class Model:
     ) -> Self:
         """Return the model with a language model of classes of a file; see `NgramModel.load`.
 
-        digest: what weights know it by; by default the file's checksum.
+        digest: what weights know it by; by default that of the file and of the classes.
         """
         class_model = NgramModel.load(path, expected=expected, may_write=may_write)
         part = self.language_model_part
-        own = class_model.checksum if digest is None else digest
-        part = part._replace(digest=digest_of([part.digest, own]))
+        known = [] if self.classes is None else [self.classes.digest]
+        own = [class_model.checksum, *known] if digest is None else [digest]
+        part = part._replace(digest=digest_of([part.digest, *own]))
         return replace(self, class_model=class_model, language_model_part=part)
 
 

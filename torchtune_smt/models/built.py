@@ -107,9 +107,8 @@ class BuiltModel(Checked, ModelSource):
             raise InputError("lm=folds needs cross-fitted language models: set model.folds=10")
         if folds and self.class_order is not None:
             raise InputError(
-                "model.class_order: the language model of classes has seen all sentences of the "
-                "bitext, and there are no cross-fitted ones of classes; leave it out, or set "
-                "tuner.tune_on=dev"
+                "the language model of classes (class_order) has seen all sentences of the bitext, "
+                "and there are no cross-fitted ones; leave it out, or set tuner.tune_on=dev"
             )
 
     def open(
@@ -432,7 +431,9 @@ class JointModel(ModelSource):
         """Load both, built if need be; see `ModelSource`."""
         models = {name: model.open(bitext, **options) for name, model in self._models.items()}
         first, *_ = models.values()
-        # Of the same text both would say the same.
+        kinds = [model.classes for model in models.values()]
+        classes = next(filter(None, kinds), None)
+        digests = [None if one is None else one.digest for one in kinds]
 
         def both(parts: list[Part]) -> Part:
             return Part(" + ".join(p.name for p in parts), digest_of([p.digest for p in parts]))
@@ -442,6 +443,6 @@ class JointModel(ModelSource):
             first.language_model,
             grammar_part=both([model.grammar_part for model in models.values()]),
             language_model_part=both([model.language_model_part for model in models.values()]),
-            classes=first.classes,
+            classes=classes and classes._replace(digest=digest_of(digests)),
             models=models,
         )

@@ -165,7 +165,14 @@ def _with_classes(source: FileModel | MosesModel, model: Model, may_write: bool)
     model = replace(model, classes=WordClasses.read(source.source_classes, source.target_classes))
     if source.class_language_model is None:
         return model
-    return model.with_class_model(source.class_language_model, may_write=may_write)
+    model = model.with_class_model(source.class_language_model, may_write=may_write)
+    assert model.classes is not None and model.class_model is not None
+    if not model.class_model.word_ids([*model.classes.target.values()]).any():
+        raise InputError(
+            "knows none of the classes of model.target_classes; is it of words, or other classes?",
+            path=source.class_language_model,
+        )
+    return model
 
 
 def _part(phrases: Path, reordering: Path | None, kind: ReorderingType | None) -> Part:

@@ -199,6 +199,11 @@ class Parts:
                 f"init.file has a file for a part {wrong[0]} of the decoder, and "
                 + (there if kind.pools else "this one has no parts; name one file")
             )
+        if lacking := [name for name in kind.pools if named and name not in named]:
+            raise InputError(
+                f"init.file has no file for the part {lacking[0]} of the decoder, whose weights "
+                "would all start at 0; name one"
+            )
 
     @property
     def decoder(self) -> type[Decoder]:

@@ -56,10 +56,9 @@ def held_out(system: str, value: str, given: argparse.Namespace) -> float:
     for fold in range(FOLDS):
         overrides = [o for o in overrides_of(name, ROWS[key], given) if o != "data.test=null"]
         for one in ("dev", "test"):
-            # The source's name is the first one.
-            files = sorted(path for path in (place / f"fold{fold}").glob(f"{one}.*"))
-            language = dataset_of(name).source_language
-            files.sort(key=lambda path: path.suffix != f".{language}")
+            files = list((place / f"fold{fold}").glob(f"{one}.*"))
+            source = f".{dataset_of(name).source_language}"
+            files.sort(key=lambda path: (path.suffix != source, path))
             overrides.append(f"data.{one}=[{','.join(said_path(file) for file in files)}]")
         overrides += [f"{given.option}={value}", f"seed={given.seed}"]
         run = Run(place / key / f"{given.option}-{value}" / f"fold{fold}", tuple(overrides))
