@@ -36,10 +36,13 @@ from torchtune_smt.runs.outputs import WITHOUT_EFFECT
 from torchtune_smt.tuners.grouping.groups import FeatureGroups, save_groups
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+# Others are written by one command, and have no table of rows.
 PUBLISHED = [
     path
     for path in sorted(RESULTS.glob("*/**/*.csv"))
-    if path.parent.name != "lists" and (path.parent.name != "green2013" or path.stem == "own")
+    if path.parent.name != "lists"
+    and path.with_suffix(".md").is_file()
+    and (path.parent.name != "green2013" or path.stem == "own")
 ]
 VOID: dict[str, Any] = {"p_test": None, "p_devtest": None, "significance": "not compared"}
 
