@@ -35,10 +35,11 @@ def liu(folder: Path) -> Iterator[tuple[list[str], Callable[[Any], bool]]]:
     for row in liu2013_rows.ROWS.values():
         chosen = [f"{option}=0.01" for option in row.swept]
         size = 200 if "train" in row.tuning_set else None
+        rounds = (60, None) if row.method.endswith("60 iterations") else (3, 3)
         yield (
             [*row_overrides("fisher", row, 3, given), *chosen],
-            lambda cfg, row=row, size=size: (
-                (cfg.tuner.iterations, cfg.tuner.patience, cfg.tuner.sentences) == (3, 3, size)
+            lambda cfg, row=row, rest=(*rounds, size): (
+                (cfg.tuner.iterations, cfg.tuner.patience, cfg.tuner.sentences) == rest
                 and cfg.lm == (row.language_models or "folds")
             ),
         )
