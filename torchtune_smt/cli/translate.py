@@ -34,6 +34,7 @@ from torchtune_smt.decoders.base import Uncovered, lists_of
 from torchtune_smt.features.templates import TranslationTemplate
 from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
+from torchtune_smt.models.base import CLASS_MODEL_OPTIONS
 
 
 def _translate(cfg: DictConfig, settings: Settings) -> None:
@@ -132,11 +133,9 @@ def _unused(cfg: DictConfig) -> dict[str, str]:
         unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
         if cfg.data.get("split_compounds") is None:
             unused |= dict.fromkeys(("data.train", "data.folders", "data.empty"), reason)
-    of_model = (cfg.get("model") or {}).get
     looks_at_lists = (
         cfg.mbr
-        or of_model("class_order")
-        or of_model("class_language_model")
+        or any((cfg.get("model") or {}).get(name) for name in CLASS_MODEL_OPTIONS)
         or any(isinstance(one, TranslationTemplate) for one in make_templates(cfg))
     )
     if not looks_at_lists:

@@ -60,13 +60,11 @@ class TranslationFeatures:
     def __bool__(self) -> bool:
         return bool(self.templates or self.dense_names)
 
-    def added(self, lists: KBestLists) -> KBestLists:
-        """Return lists, with names of features and words, that have these features, too.
+    def _added(self, lists: KBestLists) -> KBestLists:
+        """Return lists that have these features, too.
 
         A feature that a whole list has stays: another list of the sentence may lack it.
         """
-        if not (self and len(lists)):
-            return lists
         assert lists.features is not None and lists.words is not None
         begin, tokens = lists.strings()
         features = lists.features
@@ -96,10 +94,13 @@ class TranslationFeatures:
         return lists
 
     def ranked(self, lists: KBestLists, snapshot: Snapshot, k: int | None) -> KBestLists:
-        """Return lists with these features, best first, of `k` hypotheses at most."""
+        """Return lists with these features, best first, of `k` hypotheses at most.
+
+        lists: with names of features, which get new ones, and with words.
+        """
         if not len(lists):
             return lists
-        lists = self.added(lists)
+        lists = self._added(lists)
         ids, numbered = lists.rows.numbered()
         return best_first(lists, numbered.dot(snapshot.read(lists.features, ids)), k)
 

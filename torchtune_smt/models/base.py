@@ -19,6 +19,8 @@ from torchtune_smt.lm.classes import WordClasses
 from torchtune_smt.lm.model import NgramModel
 
 NO_PART: Final = Part("")
+CLASS_MODEL_OPTIONS: Final = ("class_order", "class_language_model")
+"""Options of models that give them a language model of classes."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import Logistic, Loss, is_listwise
 from torchtune_smt.metrics import Metric, NakovBleu
 from torchtune_smt.metrics.base import is_of_bleu
-from torchtune_smt.models.base import ModelSource
+from torchtune_smt.models.base import CLASS_MODEL_OPTIONS, ModelSource
 from torchtune_smt.models.moses_ini_writing import INI, export_to_ini, files_of_ini
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.optim.adapter import check_optimizer
@@ -101,7 +101,6 @@ _GROUPS: Final = {
 
 
 _CLASSES: Final = ("classes", "source_classes")
-_CLASS_MODEL: Final = ("class_order", "class_language_model")
 
 
 def options_of(model: ModelSource, part: str, names: Sequence[str]) -> list[Any]:
@@ -273,7 +272,7 @@ class Parts:
             unused |= {
                 f"model.{part}{name}": reason
                 for part in parts
-                if self.model is None or not any(options_of(self.model, part, _CLASS_MODEL))
+                if self.model is None or not any(options_of(self.model, part, CLASS_MODEL_OPTIONS))
                 for name in options
             }
         if self.model is not None:
