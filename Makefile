@@ -11,7 +11,8 @@ ARGS ?=
 # Tests run in so many processes, a file in one of them. Files come in the order of their names: the
 # fuzzers, which take longest, are the first.
 PROCESSES ?= 2
-parallel = -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+# One that dies, or waits for ever, is not begun again, with the same test.
+parallel = -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check

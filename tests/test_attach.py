@@ -281,6 +281,9 @@ def _one_of_two(rank, file, name):
         take(shared, optimizer, 2 * seed + rank)
     optimizer.flush()
     torch.save([p.detach() for p in model.parameters()], f"{file}.{rank}")
+    # The last that holds the group waits for its threads, and these for the interpreter's lock,
+    # which only `destroy_process_group` lets go.
+    del shared
     torch.distributed.destroy_process_group()
 
 
