@@ -79,9 +79,13 @@ def test_rows_are_tuned_judged_and_tabled(tmp_path, monkeypatch, capsys):
     assert names.named(range(len(names)), values) == start
 
 
-def test_values_are_tried_within_dev(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("regularizer.strength", "regularizer.strength=10"), ("min_count", "lexicalized:true,min_")],
+)
+def test_values_are_tried_within_dev(option, said, tmp_path, monkeypatch):
     monkeypatch.setattr(within_dev, "FOLDS", 2)
-    given = ["--small", "--values", "10", "--folder", str(tmp_path)]
+    given = ["--small", "--option", option, "--values", "10", "--folder", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["within_dev.py", *given, "--output", f"{tmp_path}/found.csv"])
     assert within_dev.main() == 0
     sets, place = {}, tmp_path / "example" / "within_dev"
@@ -92,7 +96,9 @@ def test_values_are_tried_within_dev(tmp_path, monkeypatch):
     assert (
         len({*sets[0, "test"], *sets[1, "test"]}) == len(sets[0, "test"] + sets[1, "test"]) == 100
     )
-    runs = [place / "phrase" / "regularizer.strength-10" / f"fold{fold}" for fold in (0, 1)]
+    runs = [place / "phrase_lex" / f"{option}-10" / f"fold{fold}" for fold in (0, 1)]
+    for run in runs:
+        assert said in (run / ".hydra" / "overrides.yaml").read_text("utf-8")
     lines = [line for run in runs for line in read_lines(run / "test.translations.txt")]
     references = [list(row[1:]) for fold in (0, 1) for row in sets[fold, "test"]]
     expected = corpus_bleu(lines, references, lowercase=True).score
@@ -100,6 +106,6 @@ def test_values_are_tried_within_dev(tmp_path, monkeypatch):
         (line,) = csv.DictReader(file)
     assert float(line["bleu"]) == pytest.approx(expected, abs=0.0051)
     assert line | {"bleu": ""} == {
-        **{"row": "phrase", "corpus": "example", "seed": "1", "bleu": ""},
-        **{"option": "regularizer.strength", "value": "10"},
+        **{"row": "phrase_lex", "corpus": "example", "seed": "1", "bleu": ""},
+        **{"option": option, "value": "10"},
     }

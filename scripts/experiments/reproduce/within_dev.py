@@ -5,6 +5,7 @@
         [--option regularizer.strength] [--values VALUE ...] [--seed 1]
         [--output docs/results/better/within_dev.csv]
 
+`--option min_count` is that of each template of a row that names its templates.
 Cross-validation with rows of `better.py`: each fold of dev is translated with weights that were
 tuned on the others. A line has the BLEU of all folds together. Runs that are done are not done
 again.
@@ -31,6 +32,7 @@ from torchtune_smt.metrics.corpus import corpus_bleu
 FOLDS: Final = 5
 SYSTEMS: Final = ("multi30k/hiero_de", "multi30k/phrase_de")
 VALUES: Final = ("0.03", "0.1", "0.3", "1")
+MIN_COUNT, TEMPLATES = "min_count", "features.templates="
 
 
 def write_folds(name: str, folder: Path) -> list[list[list[str]]]:
@@ -60,7 +62,12 @@ def held_out(system: str, value: str, given: argparse.Namespace) -> float:
             source = f".{dataset_of(name).source_language}"
             files.sort(key=lambda path: (path.suffix != source, path))
             overrides.append(f"data.{one}=[{','.join(said_path(file) for file in files)}]")
-        overrides += [f"{given.option}={value}", f"seed={given.seed}"]
+        if given.option == MIN_COUNT:
+            cut = f",{MIN_COUNT}:{value}}}"
+            overrides = [o.replace("}", cut) if o.startswith(TEMPLATES) else o for o in overrides]
+        else:
+            overrides.append(f"{given.option}={value}")
+        overrides.append(f"seed={given.seed}")
         run = Run(place / key / f"{given.option}-{value}" / f"fold{fold}", tuple(overrides))
         print(f"{system}: {given.option}={value}, fold {fold}", flush=True)
         if not complete(run):
@@ -73,7 +80,7 @@ def write(given: argparse.Namespace) -> list[str]:
     """Write the file; return the rows that have failed: none."""
     given.folder, given.output, given.set = given.folder.resolve(), given.output.resolve(), []
     os.chdir(REPOSITORY)
-    systems = ["example/phrase"] if given.small else given.systems
+    systems = ["example/phrase_lex"] if given.small else given.systems
     if any(system.startswith(f"{TANAKA}/") for system in systems):
         write_tanaka(given.folder / TANAKA / "data")
     found = []
