@@ -69,6 +69,7 @@ TANAKA: Final = "tanaka"
 # Pairs of its bitext that are devtest: it has none.
 TANAKA_DEVTEST: Final = 1000
 _PHRASES: Final = ("experiment=green2013", "metric=nakov")
+_DENSE_PHRASES: Final = ("decoder=phrase", "model=phrase")
 
 
 class Row(NamedTuple):
@@ -83,7 +84,8 @@ class Row(NamedTuple):
         """The options that name folders of models, and what is built there."""
         if "decoder=joint" in self.overrides:
             return tuple((f"model.{kind}.folder", kind) for kind in ("hiero", "phrase"))
-        return (("model.folder", "phrase" if _PHRASES[0] in self.overrides else "hiero"),)
+        phrases = not {_PHRASES[0], _DENSE_PHRASES[0]}.isdisjoint(self.overrides)
+        return (("model.folder", "phrase" if phrases else "hiero"),)
 
 
 SPLIT: Final = "data.split_compounds=de"
@@ -116,7 +118,13 @@ _KINDS: Final = {
     "hiero_mira": Row("Hiero, k-best MIRA", "dense", _MIRA),
     "joint": Row("both in one list", "those of both", (*_PHRASES, "decoder=joint", *_OWN)),
     "joint_started": Row("both in one list, from the weights of each", "those of both", _STARTED),
+    "phrase_mira": Row("phrases, k-best MIRA", "dense", (*_DENSE_PHRASES, *_MIRA)),
     "joint_mira": Row("both in one list, k-best MIRA", "dense", ("decoder=joint", *_MIRA)),
+    "joint_started_mira": Row(
+        "both in one list, from the weights of each, k-best MIRA",
+        "dense",
+        ("decoder=joint", *_MIRA, "init=file"),
+    ),
     # Of words and their classes, and of classes alone.
     "phrase_classes": Row(
         "phrases", "+PT+AL+LO, classes, too", (*_PHRASES, "features=phrase_classes", _CLASSES)
