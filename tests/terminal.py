@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from functools import cache
 
 import short_example  # noqa: F401
@@ -68,7 +69,9 @@ def _server(folder):
 
 
 def _serve():
-    # Its lock may be held by the thread that watches over bars while a fork is made.
+    # Its own lock is shared by all forks, and one that is stopped may keep it; the thread that
+    # watches over bars may hold any while a fork is made.
+    tqdm.set_lock(threading.RLock())
     tqdm.monitor_interval = 0
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         cli.main(sys.argv[1:])
