@@ -108,6 +108,8 @@ _STARTED_CLM: Final = (
     *("model.hiero.class_order=6", "model.phrase.class_order=6"),
 )
 _LEXICALIZED: Final = templates("RuleId", "WordAlignment", "LexReordering,lexicalized:true")
+# As cross-validation within dev has it (within_dev.py).
+_CUT: Final = _LEXICALIZED.replace("}", ",min_count:2}")
 _FORMS: Final = {
     "phrase": templates("RuleId,classes:true", "WordAlignment,classes:true", "LexReordering"),
     "hiero": templates("RuleId,classes:true", "SourceNgram,classes:true", "RuleShape"),
@@ -132,6 +134,7 @@ _KINDS: Final = {
     "phrase_forms": Row("phrases", "+PT+AL+LO of classes", (*_PHRASES, _FORMS["phrase"], _CLASSES)),
     "hiero_classes": Row("Hiero", "sparse, classes, too", ("features=sparse_classes", _CLASSES)),
     "phrase_lex": Row("phrases", "+PT+AL, LO of phrases", (*_PHRASES, _LEXICALIZED)),
+    "phrase_cut": Row("phrases", "+PT+AL, LO of phrases, cut off", (*_PHRASES, _CUT)),
     "hiero_forms": Row("Hiero", "sparse, of classes", (_FORMS["hiero"], _CLASSES)),
     # As strong as cross-validation within dev has it (within_dev.py).
     "hiero_l1": Row("Hiero, L1 chosen within dev", "sparse", ("regularizer.strength=0.3",)),
