@@ -61,7 +61,7 @@ SETS: Final = ("dev", "devtest", "test")
 SEEDS: Final = (1, 2, 3, 4, 5)
 CSV: Final = "table.csv"
 MEASURED: Final = REPOSITORY / "docs" / "results" / "better" / CSV
-MBR, MEAN = "_mbr", "_mean"
+MBR, MEAN, FAR = "_mbr", "_mean", "_far"
 # Hypotheses of a list that MBR compares.
 LONGEST: Final = 100
 BASELINE: Final = "phrase"
@@ -156,9 +156,19 @@ _KINDS: Final = {
         "both in one list, from the weights of each, class LM", "those of both", _STARTED_CLM
     ),
 }
-ROWS: Final = _KINDS | {
-    f"{key}_de": Row(f"{row.method}, compounds split", row.features, (*row.overrides, SPLIT))
+# Phrases that are translated in any order, in the place of 6 words between one and the next.
+_UNLIMITED: Final = _KINDS | {
+    f"{key}{FAR}": Row(
+        f"{row.method}, any distortion",
+        row.features,
+        (*row.overrides, f"decoder{'.phrase' * key.startswith('joint')}.distortion_limit=-1"),
+    )
     for key, row in _KINDS.items()
+    if key.removesuffix("_mira").removesuffix("_clm") in ("phrase", "joint_started")
+}
+ROWS: Final = _UNLIMITED | {
+    f"{key}_de": Row(f"{row.method}, compounds split", row.features, (*row.overrides, SPLIT))
+    for key, row in _UNLIMITED.items()
 }
 
 
@@ -259,7 +269,9 @@ def write_start(name: str, key: str, seed: int, given: argparse.Namespace) -> Pa
     """
     weights: dict[str, float] = {}
     for part in ("hiero", "phrase"):
-        path = place(name, key.replace("joint_started", part), seed, given) / WEIGHTS
+        row = key.replace("joint_started", part)
+        row = row if row in ROWS else row.replace(FAR, "")
+        path = place(name, row, seed, given) / WEIGHTS
         if not path.is_file():
             return None
         names, values = read_any_weights(path)
