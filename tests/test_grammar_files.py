@@ -19,7 +19,7 @@ from torchtune_smt.grammar import (
     save_grammar,
     write_alignments,
 )
-from torchtune_smt.grammar.alignment import ALIGNERS, align
+from torchtune_smt.grammar.alignment import ALIGNERS, align, mean_distortion
 from torchtune_smt.grammar.file_grammar import Side
 
 SOURCES = [s.split() for s in ("das haus", "ein kleines haus", "das kleine buch", "ein ß")]
@@ -245,3 +245,16 @@ def test_a_long_sentence_has_room():
     sentence = rng.integers(0, 40, 150).astype(np.int32)
     local = grammar.sentence_grammar(sentence, 10)
     assert sorted(local.rule.tolist()) == matching(grammar, sentence.tolist(), 10)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=9), max_size=4))
+def test_the_mean_distortion_is_that_of_a_translation_word_by_word(pairs):
+    jumped = []
+    for links in pairs:
+        phrases = [{s for s, t in links if t == target} for target in range(10)]
+        phrases = [range(min(p), max(p) + 1) for p in phrases if p]
+        for before, phrase in pairwise([range(-1, 0), *phrases]):
+            between = range(*sorted((before[-1] + 1, phrase[0])))
+            jumped.append(0 if phrase[0] in before else len(between))
+    found = mean_distortion([np.array(links, np.int32).reshape(-1, 2) for links in pairs])
+    assert found == pytest.approx(np.mean(jumped or [0]))

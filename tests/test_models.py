@@ -21,11 +21,13 @@ from torchtune_smt.core.textio import atomic_folder
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.grammar import extract_grammar, read_alignments, write_alignments
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.models import BitextModel, Model, base, load_model
 from torchtune_smt.models.built import PhraseModel
+from torchtune_smt.models.folder import ARCHIVE
 
 OWN = {"alignment.gz", "grammar", "lm.arpa.gz", "folds", "model.json"}
 SETTINGS = BitextModel(
@@ -364,6 +366,32 @@ def test_a_given_alignment_is_used(built, bitext, tmp_path):
         corpus = part_of(bitext, [i for i in range(60) if i != 2])
         build_model(tmp_path / "other", corpus, settings)
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(("order", "limit"), [(1, 6), (-1, -1)])
+def test_phrases_are_translated_in_any_order_where_words_move_far(bitext, tmp_path, order, limit):
+    """Decided by the alignment, unless the user has."""
+    links = [
+        np.array([*zip(range(m), range(m)[::order], strict=True)], np.int32)
+        for m in (min(len(s), len(t)) for s, t in zip(bitext.source, bitext.targets, strict=True))
+    ]
+    write_alignments(tmp_path / "alignment", links)
+    source = PhraseModel(
+        str(tmp_path / "model"), alignment_file=str(tmp_path / "alignment"), order=2, folds=0,
+        discount_fallback=(0.5, 1.0, 1.5),
+    )  # fmt: skip
+    said = list[str]()
+    model = source.open(lambda: bitext, report=said.append)
+    assert PhraseDecoder(model).distortion_limit == limit
+    assert PhraseDecoder(model, distortion_limit=4).distortion_limit == 4
+    assert ("  words move far: distortion_limit=-1" in said) == (limit == -1)
+    # A model of before has no limits.
+    path = tmp_path / "model" / "model.json"
+    manifest = ARCHIVE.read_json(path)
+    del manifest["limits"], manifest["checksum"]
+    ARCHIVE.write_json(path, manifest)
+    model = source.open(lambda: pytest.fail("built"), compare_bitext=False)
+    assert PhraseDecoder(model).distortion_limit == 6
 
 
 # Decoding

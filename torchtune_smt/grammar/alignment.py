@@ -89,6 +89,27 @@ def write_alignments(path: str | os.PathLike[str], alignments: Iterable[Alignmen
             file.write(" ".join(f"{s}-{t}" for s, t in sorted(links.tolist())) + "\n")
 
 
+def mean_distortion(alignments: Iterable[Alignment]) -> float:
+    """Return how many source words a translation word by word jumps over, the mean of its words.
+
+    The source words of a target word are one phrase, as far as it reaches; where two of these
+    overlap, nothing is jumped over. Target words without a link count for nothing.
+    """
+    jumps, words = 0, 0
+    for links in alignments:
+        linked: dict[int, list[int]] = {}
+        for source, target in links.tolist():
+            linked.setdefault(target, []).append(source)
+        first = last = -1
+        for target in sorted(linked):
+            begin, end = min(linked[target]), max(linked[target])
+            if not first <= begin <= last:
+                jumps += abs(begin - last - 1)
+            first, last = begin, end
+        words += len(linked)
+    return jumps / max(words, 1)
+
+
 _Pairs = Sequence[tuple[list[str], list[str]]]
 _Model = TypeVar("_Model", bound="thot.AlignmentModel")
 _SEED: Final = 1

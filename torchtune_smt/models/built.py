@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 # Pairs of a bitext that take a while, so that each step is said before it begins.
 _LARGE: Final = 5_000
+# Mean distortion of a bitext from which on phrases are translated in any order. It is 0.2 to 0.6
+# for Spanish, German and English, 2.8 from Japanese to English and 1.7 the other way.
+_FAR: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,10 @@ class BuiltModel(Checked, ModelSource):
         """Return what a model is built with, wherever it lies."""
         return {name: value for name, value in asdict(self).items() if name != "folder"}
 
+    def _limits(self, links: Callable[[], Sequence[alignment.Alignment]]) -> dict[str, int]:
+        """Return the limits of the search (`Model.limits`) that such links ask for."""
+        return {}
+
     def _alignment_digest(self) -> str | None:
         """Return a hash of the alignment that the user gave."""
         if self.alignment_file is None:
@@ -213,6 +220,11 @@ class BuiltModel(Checked, ModelSource):
         """Write all parts of the model to a folder."""
         sources, targets = bitext.source, bitext.targets
         alignments: list[alignment.Alignment] = []
+
+        def links() -> list[alignment.Alignment]:
+            nonlocal alignments
+            alignments = alignments or alignment.read_alignments(folder / layout.ALIGNMENT)
+            return alignments
 
         def write_alignment() -> tuple[str, str]:
             nonlocal alignments
@@ -230,7 +242,6 @@ class BuiltModel(Checked, ModelSource):
             ), f"aligned {len(sources):,} sentence pairs"
 
         def write_grammar() -> tuple[str, str]:
-            links = alignments or alignment.read_alignments(folder / layout.ALIGNMENT)
             extract: Callable[..., ExtractedGrammar]
             extract = extract_phrases if self.phrases else extract_grammar
             # With the options of the same names.
@@ -238,7 +249,7 @@ class BuiltModel(Checked, ModelSource):
             options = {name: value for name, value in vars(self).items() if name in taken}
             with tempfile.TemporaryDirectory(dir=folder) as place:
                 arrays = ArraysOnDisk(Path(place))
-                grammar = extract(sources, targets, links, arrays=arrays, **options)
+                grammar = extract(sources, targets, links(), arrays=arrays, **options)
                 return save_grammar(
                     folder / layout.GRAMMAR, grammar
                 ), f"extracted {len(grammar):,} rules"
@@ -305,7 +316,11 @@ class BuiltModel(Checked, ModelSource):
             else:
                 parts[part], said = taken[1], f"shared {part} with {taken[0]}"
             report(f"{said} ({time.perf_counter() - before:.1f} s)")
-        content = made_from | {"parts": parts, "files": layout.file_checksums(folder, parts)}
+        limits = self._limits(links)
+        if limits:
+            report(f"words move far: {', '.join(f'{name}={n}' for name, n in limits.items())}")
+        checksums = layout.file_checksums(folder, parts)
+        content = made_from | {"parts": parts, "files": checksums, "limits": limits}
         layout.ARCHIVE.write_json(folder / layout.MANIFEST, content)
 
 
@@ -353,7 +368,10 @@ class BitextModel(BuiltModel):
 
 @dataclass(frozen=True)
 class PhraseModel(BuiltModel):
-    """A phrase table (options as `extract_phrases`) and a language model; see `BuiltModel`."""
+    """A phrase table (options as `extract_phrases`) and a language model; see `BuiltModel`.
+
+    Where words move far from language to language, its phrases are translated in any order.
+    """
 
     phrases: ClassVar[bool] = True
 
@@ -364,6 +382,9 @@ class PhraseModel(BuiltModel):
     def __post_init__(self) -> None:
         super().__post_init__()
         ReorderingType.parse(self.reordering).check_target()
+
+    def _limits(self, links: Callable[[], Sequence[alignment.Alignment]]) -> dict[str, int]:
+        return {"distortion_limit": -1} if alignment.mean_distortion(links()) > _FAR else {}
 
 
 @dataclass(frozen=True)

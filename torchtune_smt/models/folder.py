@@ -6,8 +6,9 @@ lm.arpa.gz      language model of the target side
 classes.*       classes of the words of source and target, and a language model of the latter, if
                 wanted
 folds/          cross-fitted language models, once somebody has tuned on the bitext
-model.json      what it was built from, and checksums of all that is loaded, and of all files;
-                written last, so a folder without it is not whole
+model.json      what it was built from, limits of the search that this asks for, and checksums of
+                all that is loaded, and of all files; written last, so a folder without it is not
+                whole
 
 A folder is loaded as one version: what does not have the checksum in its model.json is damaged, or
 of a model that has taken the place of the first one in the meantime.
@@ -131,6 +132,7 @@ def _load(name: str, folder: Path, folds: bool, class_model: bool, may_write: bo
     with ARCHIVE.checking(path):
         parts, digests = manifest["parts"], part_digests(manifest)
         grammar_checksum, lm_checksum = parts[GRAMMAR], parts[LANGUAGE_MODEL]
+        limits = {name: int(limit) for name, limit in manifest.get("limits", {}).items()}
     if folds and FOLDS not in parts:
         raise InputError(
             "holds no cross-fitted language models; build it with model.folds=10", path=folder
@@ -149,7 +151,7 @@ def _load(name: str, folder: Path, folds: bool, class_model: bool, may_write: bo
         if classes.digest != digest_of([parts[part] for part in CLASSES]):
             raise InputError(f"is damaged or another file; {REBUILD}", path=folder / CLASSES[0])
     of_rules, of_lm = Part(name, digests[GRAMMAR]), Part(name, digests[LANGUAGE_MODEL])
-    model = Model(grammar, lm, models, of_rules, of_lm, classes=classes)
+    model = Model(grammar, lm, models, of_rules, of_lm, limits, classes)
     if not class_model:
         return model
     path, expected = folder / CLASS_MODEL, parts.get(CLASS_MODEL, "")

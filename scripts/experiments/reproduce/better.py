@@ -61,7 +61,7 @@ SETS: Final = ("dev", "devtest", "test")
 SEEDS: Final = (1, 2, 3, 4, 5)
 CSV: Final = "table.csv"
 MEASURED: Final = REPOSITORY / "docs" / "results" / "better" / CSV
-MBR, MEAN, FAR = "_mbr", "_mean", "_far"
+MBR, MEAN = "_mbr", "_mean"
 # Hypotheses of a list that MBR compares.
 LONGEST: Final = 100
 BASELINE: Final = "phrase"
@@ -156,19 +156,21 @@ _KINDS: Final = {
         "both in one list, from the weights of each, class LM", "those of both", _STARTED_CLM
     ),
 }
-# Phrases that are translated in any order, in the place of 6 words between one and the next.
-_UNLIMITED: Final = _KINDS | {
-    f"{key}{FAR}": Row(
-        f"{row.method}, any distortion",
+# Source words that may lie between a phrase and the next one, in the place of what the model says.
+_LIMITED: Final = _KINDS | {
+    f"{key}{suffix}": Row(
+        f"{row.method}, {said}",
         row.features,
-        (*row.overrides, f"decoder{'.phrase' * key.startswith('joint')}.distortion_limit=-1"),
+        (*row.overrides, f"decoder{'.phrase' * key.startswith('joint')}.distortion_limit={limit}"),
     )
-    for key, row in _KINDS.items()
+    for (suffix, limit, said), (key, row) in product(
+        (("_far", -1, "any distortion"), ("_near", 6, "distortion up to 6")), _KINDS.items()
+    )
     if key.removesuffix("_mira").removesuffix("_clm") in ("phrase", "joint_started")
 }
-ROWS: Final = _UNLIMITED | {
+ROWS: Final = _LIMITED | {
     f"{key}_de": Row(f"{row.method}, compounds split", row.features, (*row.overrides, SPLIT))
-    for key, row in _UNLIMITED.items()
+    for key, row in _LIMITED.items()
 }
 
 
@@ -270,7 +272,8 @@ def write_start(name: str, key: str, seed: int, given: argparse.Namespace) -> Pa
     weights: dict[str, float] = {}
     for part in ("hiero", "phrase"):
         row = key.replace("joint_started", part)
-        row = row if row in ROWS else row.replace(FAR, "")
+        # Of the two, phrases alone have a limit of distortion.
+        row = row if row in ROWS else row.replace("_far", "").replace("_near", "")
         path = place(name, row, seed, given) / WEIGHTS
         if not path.is_file():
             return None
