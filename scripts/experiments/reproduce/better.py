@@ -88,6 +88,11 @@ class Row(NamedTuple):
         return (("model.folder", "phrase" if phrases else "hiero"),)
 
 
+def cut_off(templates: str, least: int | str) -> str:
+    """Return the override that names templates with a `min_count` for each."""
+    return templates.replace("}", f",min_count:{least}}}")
+
+
 SPLIT: Final = "data.split_compounds=de"
 # Each part has the sparse features that it has by itself.
 _OWN: Final = (
@@ -108,8 +113,6 @@ _STARTED_CLM: Final = (
     *("model.hiero.class_order=6", "model.phrase.class_order=6"),
 )
 _LEXICALIZED: Final = templates("RuleId", "WordAlignment", "LexReordering,lexicalized:true")
-# As cross-validation within dev has it (within_dev.py).
-_CUT: Final = _LEXICALIZED.replace("}", ",min_count:2}")
 _FORMS: Final = {
     "phrase": templates("RuleId,classes:true", "WordAlignment,classes:true", "LexReordering"),
     "hiero": templates("RuleId,classes:true", "SourceNgram,classes:true", "RuleShape"),
@@ -134,7 +137,10 @@ _KINDS: Final = {
     "phrase_forms": Row("phrases", "+PT+AL+LO of classes", (*_PHRASES, _FORMS["phrase"], _CLASSES)),
     "hiero_classes": Row("Hiero", "sparse, classes, too", ("features=sparse_classes", _CLASSES)),
     "phrase_lex": Row("phrases", "+PT+AL, LO of phrases", (*_PHRASES, _LEXICALIZED)),
-    "phrase_cut": Row("phrases", "+PT+AL, LO of phrases, cut off", (*_PHRASES, _CUT)),
+    # As cross-validation within dev has it (within_dev.py).
+    "phrase_cut": Row(
+        "phrases", "+PT+AL, LO of phrases, cut off", (*_PHRASES, cut_off(_LEXICALIZED, 2))
+    ),
     "hiero_forms": Row("Hiero", "sparse, of classes", (_FORMS["hiero"], _CLASSES)),
     # As strong as cross-validation within dev has it (within_dev.py).
     "hiero_l1": Row("Hiero, L1 chosen within dev", "sparse", ("regularizer.strength=0.3",)),

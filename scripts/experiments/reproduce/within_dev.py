@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
-from better import ROWS, TANAKA, overrides_of, write_tanaka
+from better import ROWS, TANAKA, cut_off, overrides_of, write_tanaka
 from command_line import ended
 from domains import chosen, dataset_of, read_set, write_sets
 from runs import REPOSITORY, TRANSLATIONS, Run, complete, said_path
@@ -63,8 +63,7 @@ def held_out(system: str, value: str, given: argparse.Namespace) -> float:
             files.sort(key=lambda path: (path.suffix != source, path))
             overrides.append(f"data.{one}=[{','.join(said_path(file) for file in files)}]")
         if given.option == MIN_COUNT:
-            cut = f",{MIN_COUNT}:{value}}}"
-            overrides = [o.replace("}", cut) if o.startswith(TEMPLATES) else o for o in overrides]
+            overrides = [cut_off(o, value) if o.startswith(TEMPLATES) else o for o in overrides]
         else:
             overrides.append(f"{given.option}={value}")
         overrides.append(f"seed={given.seed}")
