@@ -26,7 +26,7 @@ from torchtune_smt.grammar import extract_grammar, read_alignments, write_alignm
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.models import BitextModel, Model, base, load_model
-from torchtune_smt.models.built import PhraseModel
+from torchtune_smt.models.built import JointModel, PhraseModel
 from torchtune_smt.models.folder import ARCHIVE
 
 OWN = {"alignment.gz", "grammar", "lm.arpa.gz", "folds", "model.json"}
@@ -385,6 +385,10 @@ def test_phrases_are_translated_in_any_order_where_words_move_far(bitext, tmp_pa
     assert PhraseDecoder(model).distortion_limit == limit
     assert PhraseDecoder(model, distortion_limit=4).distortion_limit == 4
     assert ("  words move far: distortion_limit=-1" in said) == (limit == -1)
+    hiero = replace(SETTINGS, folder=str(tmp_path / "hiero"), folds=0)
+    both = JointModel(hiero, source).open(lambda: bitext, report=said.append)
+    assert both.limits == ({"phrase.distortion_limit": -1} if limit == -1 else {})
+    assert PhraseDecoder(both.models["phrase"]).distortion_limit == limit
     # A model of before has no limits.
     path = tmp_path / "model" / "model.json"
     manifest = ARCHIVE.read_json(path)

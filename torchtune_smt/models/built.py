@@ -464,6 +464,11 @@ class JointModel(ModelSource):
             first.language_model,
             grammar_part=both([model.grammar_part for model in models.values()]),
             language_model_part=both([model.language_model_part for model in models.values()]),
+            limits={
+                f"{part}.{name}": limit
+                for part, model in models.items()
+                for name, limit in model.limits.items()
+            },
             classes=classes and classes._replace(digest=digest_of(digests)),
             models=models,
         )
