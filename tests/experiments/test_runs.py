@@ -1,10 +1,12 @@
 """Runs of rows: begun, taken up again, and swept; hardly any tuning."""
 
 import json
+import signal
 import sys
 from dataclasses import replace
 
 import pytest
+from command_line import ended
 from runs import Run, complete, read_log, sweep
 from stand_ins import FakeTrain
 
@@ -104,3 +106,21 @@ def test_a_sweep_goes_on_where_it_was(run):
     assert len(train.commands) == 2
     assert sweep("regularizer.strength", values, run, start=train) == points
     assert len(train.commands) == 2
+
+
+def test_a_script_that_is_told_to_stop_says_so(monkeypatch, capsys):
+    """The rows' own processes have time to end."""
+    monkeypatch.setattr("sys.argv", ["scripts/better.py"])
+    left = []
+
+    def work():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            left.append("ended")
+
+    assert ended(work) == 128 + signal.SIGTERM
+    assert (left, capsys.readouterr().err) == (["ended"], "better.py: stopped\n")
+    assert ended(lambda: ["hiero, seed 1"]) == 1
+    assert capsys.readouterr().err == "error: rows that failed: hiero, seed 1\n"
+    assert ended(list) == 0

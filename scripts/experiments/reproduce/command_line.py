@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runs import REPOSITORY
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.stopping import run_stoppable
 
 CORPORA = {
     "multi30k": "Multi30k, German-English, captions of images: 29,000 training pairs; dev (1,014 "
@@ -106,24 +106,26 @@ def said(given: argparse.Namespace, defaults: Mapping[str, Any]) -> list[str]:
 def ended(work: Callable[[], Sequence[str]]) -> int:
     """Do what a script does; return its exit code.
 
+    A row's process is ended with this one, and its time is written down.
+
     Parameters
     ----------
     work : callable
         Returns the rows that have failed.
     """
-    # A row's process is then ended with this one, and its time is written down.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
-    try:
-        failed = work()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except (HydraException, OmegaConfBaseException) as error:
-        # What follows on the first line is about Hydra.
-        print(f"error: --set: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    if failed:
-        print(f"error: rows that failed: {'; '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+
+    def command() -> int:
+        try:
+            failed = work()
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        except (HydraException, OmegaConfBaseException) as error:
+            # What follows on the first line is about Hydra.
+            print(f"error: --set: {str(error).splitlines()[0]}", file=sys.stderr)
+            return 1
+        if failed:
+            print(f"error: rows that failed: {'; '.join(failed)}", file=sys.stderr)
+        return 1 if failed else 0
+
+    return run_stoppable(Path(sys.argv[0]).name, command)
