@@ -18,8 +18,12 @@ SETTINGS = ["tuner.sentences=10", "regularizer.strength=0.001"]
 
 def test_rows_are_tuned_judged_and_tabled(tmp_path, monkeypatch, capsys):
     given = ["--small", "--rows", "phrase", "--seeds", "1", "2", "--folder", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", ["better.py", *given, "--set", *SETTINGS])
-    assert better.main() == 0
+    for more in (["--no-mbr"], []):
+        monkeypatch.setattr("sys.argv", ["better.py", *given, *more, "--set", *SETTINGS])
+        assert better.main() == 0
+        if more:
+            rows = {r.row for r in read_results(tmp_path / "table.csv", Result)}
+            assert rows == {"phrase", "phrase_mean"}
     results = {(r.row, r.seed): r for r in read_results(tmp_path / "table.csv", Result)}
     assert set(results) == {
         *((f"phrase{how}", seed) for how in ("", "_mbr") for seed in (1, 2)),

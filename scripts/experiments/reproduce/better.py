@@ -80,6 +80,11 @@ class Row(NamedTuple):
     overrides: tuple[str, ...]
 
     @property
+    def batch(self) -> bool:
+        """Whether it has iterations; else it has epochs."""
+        return not {_MIRA[0], _MERT[0]}.isdisjoint(self.overrides)
+
+    @property
     def folders(self) -> tuple[tuple[str, str], ...]:
         """The options that name folders of models, and what is built there."""
         if "decoder=joint" in self.overrides:
@@ -104,7 +109,9 @@ _STARTED: Final = (
     *("decoder=joint", "features=green2013_joint", *_OWN),
     *("init=file", "tuner.towards=start", "optimizer.regularize_dense=true"),
 )
-_MIRA: Final = ("tuner=mira", "features=dense")
+_DENSE: Final = ("features=dense",)
+_MIRA: Final = ("tuner=mira", *_DENSE)
+_MERT: Final = ("tuner=mert", *_DENSE)
 _CLASSES: Final = "model.classes=50"
 _AVERAGE: Final = "tuner.result=average"
 _CLM: Final = "model.class_order=6"
@@ -124,6 +131,10 @@ _KINDS: Final = {
     "joint": Row("both in one list", "those of both", (*_PHRASES, "decoder=joint", *_OWN)),
     "joint_started": Row("both in one list, from the weights of each", "those of both", _STARTED),
     "phrase_mira": Row("phrases, k-best MIRA", "dense", (*_DENSE_PHRASES, *_MIRA)),
+    "hiero_mert": Row("Hiero, MERT", "dense", _MERT),
+    "phrase_mert": Row("phrases, MERT", "dense", (*_DENSE_PHRASES, *_MERT)),
+    "hiero_dense": Row("Hiero", "dense", _DENSE),
+    "phrase_dense": Row("phrases", "dense", (*_DENSE_PHRASES, *_DENSE)),
     "joint_mira": Row("both in one list, k-best MIRA", "dense", ("decoder=joint", *_MIRA)),
     "joint_started_mira": Row(
         "both in one list, from the weights of each, k-best MIRA",
@@ -189,7 +200,7 @@ def overrides_of(name: str, row: Row, given: argparse.Namespace) -> list[str]:
         found.append(f"data.folders=[{place}/data]")
     found += [f"{option}={place}/model-{kind}{words}" for option, kind in row.folders]
     if given.small:
-        found.append(f"tuner.{'iterations' if _MIRA[0] in row.overrides else 'epochs'}=2")
+        found.append(f"tuner.{'iterations' if row.batch else 'epochs'}=2")
     return [*found, *given.set]
 
 
@@ -213,19 +224,21 @@ def place(name: str, key: str, seed: int, given: argparse.Namespace) -> Path:
     return folder
 
 
-def translate(corpus: Corpus, overrides: Sequence[str], folder: Path) -> None:
+def translate(
+    corpus: Corpus, overrides: Sequence[str], folder: Path, ways: Sequence[str] = ("", MBR)
+) -> None:
     """Translate all sets with the weights in a folder, by the best hypothesis and by MBR."""
-    names = [name for name in SETS if not (folder / f"{name}{MBR}{TRANSLATIONS}").is_file()]
+    names = [name for name in SETS if not (folder / f"{name}{ways[-1]}{TRANSLATIONS}").is_file()]
     if not names:
         return
     decoder, weights = corpus.system(overrides, folder)
     for name in names:
-        texts: dict[str, list[str]] = {"": [], MBR: []}
+        texts: dict[str, list[str]] = {how: [] for how in ways}
         sources = corpus.sources(name)
         for begin in range(0, len(sources), BATCH):
             lists = decoder.decode(sources[begin : begin + BATCH], weights, k=LONGEST)
-            safe = minimum_risk(lists, BleuPlusOne(), 1.0, 1)
-            for how, some in (("", lists), (MBR, safe)):
+            for how in ways:
+                some = minimum_risk(lists, BleuPlusOne(), 1.0, 1) if how == MBR else lists
                 texts[how] += [kbest.text(0) for kbest in some]
         for how, lines in texts.items():
             with atomic_writer(folder / f"{name}{how}{TRANSLATIONS}") as file:
@@ -237,12 +250,13 @@ def judge(
 ) -> None:
     """Translate with a row's weights, and keep what comes out: of the best hypothesis, and MBR."""
     row, beside = ROWS[key.removesuffix(MEAN)], place(name, BASELINE, described["seed"], given)
-    known = Result.load(run.folder)
+    ways = {"": run.folder} | ({} if given.no_mbr else {MBR: run.folder / "mbr"})
+    known = Result.load(ways.get(MBR, run.folder))
     compared = beside == run.folder or not (beside / f"test{TRANSLATIONS}").is_file()
     if known is not None and (compared or known.p_test is not None):
         return
-    translate(corpus, run.overrides, run.folder)
-    for how in ("", MBR):
+    translate(corpus, run.overrides, run.folder, list(ways))
+    for how, folder in ways.items():
         method = f"{row.method}{', mean of weights' * key.endswith(MEAN)}{', MBR' * (how == MBR)}"
         scores = {one: corpus.bleu(one, run.folder / f"{one}{how}{TRANSLATIONS}") for one in SETS}
         result = Result(
@@ -265,7 +279,6 @@ def judge(
             )
             if base != own and base.is_file():
                 setattr(result, f"p_{one}", corpus.p_value(one, base, own))
-        folder = run.folder if how == "" else run.folder / "mbr"
         folder.mkdir(exist_ok=True)
         result.save(folder)
 
@@ -386,14 +399,14 @@ def forecasts(given: argparse.Namespace) -> Iterator[tuple[str, bool, float | No
     """Yield what `forecast.print_hours` takes."""
     known = forecast.read_measured(MEASURED) if MEASURED.is_file() else {}
     for name, key, seed in product(chosen_corpora(given), given.rows or ROWS, given.seeds):
-        rounds = tables.ITERATIONS if _MIRA[0] in ROWS[key].overrides else tables.EPOCHS
+        rounds = tables.ITERATIONS if ROWS[key].batch else tables.EPOCHS
         done = Result.load(place(name, key, seed, given)) is not None
         yield f"{name}/{key}, seed {seed}", done, forecast.hours(known, name, key, 0, rounds)
 
 
 def as_command(given: argparse.Namespace) -> str:
     """Return the command that repeats the results, wherever they are written."""
-    defaults = {"small": False, "rows": None, "seeds": list(SEEDS), "set": []}
+    defaults = {"small": False, "rows": None, "seeds": list(SEEDS), "set": [], "no_mbr": False}
     return " ".join([f"python {SCRIPT}", *said(given, defaults)])
 
 
@@ -406,6 +419,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_corpora(parser, TANAKA)
     add_rows(parser, list(ROWS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--no-mbr", action="store_true", help="leave `ROW_mbr` out")
     add_common(parser, "better")
     given = parser.parse_args(arguments)
     check_seeds(parser, given.seeds)
