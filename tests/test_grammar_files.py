@@ -249,12 +249,13 @@ def test_a_long_sentence_has_room():
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=9), max_size=4))
 def test_the_mean_distortion_is_that_of_a_translation_word_by_word(pairs):
-    jumped = []
+    shares = []
     for links in pairs:
         phrases = [{s for s, t in links if t == target} for target in range(10)]
         phrases = [range(min(p), max(p) + 1) for p in phrases if p]
         for before, phrase in pairwise([range(-1, 0), *phrases]):
             between = range(*sorted((before[-1] + 1, phrase[0])))
-            jumped.append(0 if phrase[0] in before else len(between))
+            jumped = 0 if phrase[0] in before else len(between)
+            shares.append(jumped / (max(s for s, _ in links) + 1))
     found = mean_distortion([np.array(links, np.int32).reshape(-1, 2) for links in pairs])
-    assert found == pytest.approx(np.mean(jumped or [0]))
+    assert found == pytest.approx(np.mean(shares or [0]))

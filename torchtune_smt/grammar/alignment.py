@@ -90,24 +90,26 @@ def write_alignments(path: str | os.PathLike[str], alignments: Iterable[Alignmen
 
 
 def mean_distortion(alignments: Iterable[Alignment]) -> float:
-    """Return how many source words a translation word by word jumps over, the mean of its words.
+    """Return what share of a sentence a translation word by word jumps over, the mean of its words.
 
-    The source words of a target word are one phrase, as far as it reaches; where two of these
-    overlap, nothing is jumped over. Target words without a link count for nothing.
+    It is 0 where the order is the same, and a third where it is chance's. The source words of a
+    target word are one phrase, as far as it reaches; where two of these overlap, nothing is jumped
+    over. Words without a link count for nothing, and a sentence ends with the last one that has.
     """
-    jumps, words = 0, 0
+    shares, words = 0.0, 0
     for links in alignments:
         linked: dict[int, list[int]] = {}
         for source, target in links.tolist():
             linked.setdefault(target, []).append(source)
-        first = last = -1
+        first, last, jumps = -1, -1, 0
         for target in sorted(linked):
             begin, end = min(linked[target]), max(linked[target])
             if not first <= begin <= last:
                 jumps += abs(begin - last - 1)
             first, last = begin, end
+        shares += jumps / (links[:, 0].max(initial=0) + 1)
         words += len(linked)
-    return jumps / max(words, 1)
+    return shares / max(words, 1)
 
 
 _Pairs = Sequence[tuple[list[str], list[str]]]
