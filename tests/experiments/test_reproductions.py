@@ -118,8 +118,8 @@ def better_rows(folder: Path) -> Iterator[tuple[list[str], Callable[[Any], bool]
             lambda cfg, key=key: (
                 ("hiero" in cfg.decoder, cfg.data.split_compounds is not None)
                 == ("joint" in key, key.endswith("_de"))
-                and cfg.tuner["iterations" if "mira" in key else "epochs"] == 2
-                and (not cfg.features.templates) == ("mira" in key)
+                and cfg.tuner["iterations" if "mira" in key or "mert" in key else "epochs"] == 2
+                and (not cfg.features.templates) == any(o in key for o in ("mira", "mert", "dense"))
                 and cfg.metric._target_.endswith(".NakovBleu")
             ),
         )
