@@ -318,7 +318,8 @@ class BuiltModel(Checked, ModelSource):
             report(f"{said} ({time.perf_counter() - before:.1f} s)")
         limits = self._limits(links)
         if limits:
-            report(f"words move far: {', '.join(f'{name}={n}' for name, n in limits.items())}")
+            said = " ".join(f"{name}={limit}" for name, limit in limits.items())
+            report(f"words move far, so the decoder has {said} unless you say otherwise")
         checksums = layout.file_checksums(folder, parts)
         content = made_from | {"parts": parts, "files": checksums, "limits": limits}
         layout.ARCHIVE.write_json(folder / layout.MANIFEST, content)
