@@ -174,15 +174,14 @@ _KINDS: Final = {
     ),
 }
 # Source words that may lie between a phrase and the next one, in the place of what the model says.
+_DISTORTION: Final = {"_far": (-1, "any distortion"), "_near": (6, "distortion up to 6")}
 _LIMITED: Final = _KINDS | {
     f"{key}{suffix}": Row(
         f"{row.method}, {said}",
         row.features,
         (*row.overrides, f"decoder{'.phrase' * key.startswith('joint')}.distortion_limit={limit}"),
     )
-    for (suffix, limit, said), (key, row) in product(
-        (("_far", -1, "any distortion"), ("_near", 6, "distortion up to 6")), _KINDS.items()
-    )
+    for (suffix, (limit, said)), (key, row) in product(_DISTORTION.items(), _KINDS.items())
     if key.removesuffix("_mira").removesuffix("_clm") in ("phrase", "joint_started")
 }
 ROWS: Final = _LIMITED | {
@@ -291,8 +290,10 @@ def write_start(name: str, key: str, seed: int, given: argparse.Namespace) -> Pa
     weights: dict[str, float] = {}
     for part in ("hiero", "phrase"):
         row = key.replace("joint_started", part)
-        # Of the two, phrases alone have a limit of distortion.
-        row = row if row in ROWS else row.replace("_far", "").replace("_near", "")
+        if row not in ROWS:
+            # Of the two, phrases alone have a limit of distortion.
+            for suffix in _DISTORTION:
+                row = row.replace(suffix, "")
         path = place(name, row, seed, given) / WEIGHTS
         if not path.is_file():
             return None
