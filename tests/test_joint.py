@@ -315,6 +315,20 @@ def test_what_is_wrong_is_said(options, message, tuned):
     run_command("train", *options.split(), "hydra.run.dir=bad", folder=tuned).refused(message)
 
 
+def test_classes_are_asked_of_the_parts_that_need_them(tuned):
+    given = ["decoder=joint", "features=sparse_classes", "model.phrase.classes=9"]
+    outcome = run_command("train", *given, "hydra.run.dir=bad", folder=tuned)
+    outcome.refused("decoder.hiero: class_rule_id features need the classes of words")
+    # No model was built before.
+    assert "classes" not in outcome.out
+    few = [option for option in SHORT if not option.startswith(("decoder=", "features="))]
+    few += ["decoder.hiero.templates=[source_ngram]", "hydra.run.dir=of_one"]
+    run_command("train", *given, *few, folder=tuned).check()
+    names = {name.split(":")[0] for name in weights_of(tuned / "of_one")}
+    assert {"phrase_class_rule_id", "hiero_source_ngram"} <= names
+    assert "hiero_class_rule_id" not in names
+
+
 def test_models_are_built_and_found(tuned):
     shutil.rmtree(tuned / "outputs" / "models" / "example-phrase")
     said = run_command("build_model", "model=joint", folder=tuned).check().out

@@ -188,9 +188,12 @@ class Parts:
             # Before the model is built, which takes long.
             if kind.pools and len(self.model.parts) < len(kind.pools):
                 raise InputError(NO_PARTS)
-            given = [v for part in self.model.parts for v in options_of(self.model, part, _CLASSES)]
-            with named_errors("features.templates"):
-                check_classes(self.templates, any(given) or not given)
+            for part in self.model.parts:
+                given, name = options_of(self.model, part, _CLASSES), part.rstrip(".")
+                takes = (self.decoding.options.get(name) or {}).get("templates")
+                own = [one for one in self.templates if takes is None or one.name in takes]
+                with named_errors(f"decoder.{name}" if name else "features.templates"):
+                    check_classes(own, any(given) or not given)
         named = self.init_file if isinstance(self.init_file, Mapping) else ()
         if wrong := [name for name in named if name not in kind.pools]:
             there = f"its parts are {' and '.join(kind.pools)}"
