@@ -76,6 +76,11 @@ def test_rows_are_tuned_judged_and_tabled(tmp_path, monkeypatch, capsys):
     (place / "seed0").rename(place / "seed1")
     path = better.write_start("example", "joint_started", 1, asked)
     assert path is not None
+    # Hiero has no limit of distortion, and phrases are those with the same one.
+    place.rename(place.with_name("phrase_far"))
+    far = better.write_start("example", "joint_started_far", 1, asked)
+    assert far is not None and read_lines(far) == read_lines(path)
+    assert better.write_start("example", "joint_started_near", 1, asked) is None
     names, values = better.read_any_weights(path)
     start = {f"hiero_{n}": v for n, v in first.items()} | {
         f"phrase_{n}": v for n, v in mean.items()
