@@ -28,6 +28,7 @@ from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.models import BitextModel, Model, base, load_model
 from torchtune_smt.models.built import JointModel, PhraseModel
 from torchtune_smt.models.folder import ARCHIVE
+from torchtune_smt.runs.task import limits_of
 
 OWN = {"alignment.gz", "grammar", "lm.arpa.gz", "folds", "model.json"}
 SETTINGS = BitextModel(
@@ -388,6 +389,9 @@ def test_phrases_are_translated_in_any_order_where_words_move_far(bitext, tmp_pa
     hiero = replace(SETTINGS, folder=str(tmp_path / "hiero"), folds=0)
     both = JointModel(hiero, source).open(lambda: bitext, report=said.append)
     assert both.limits == ({"phrase.distortion_limit": -1} if limit == -1 else {})
+    recorded = {"phrase.distortion_limit of the model": "-1"} if limit == -1 else {}
+    assert limits_of(both, {"phrase": {"distortion_limit": None}}) == recorded
+    assert limits_of(both, {"phrase": {"distortion_limit": 4}}) == {}
     assert PhraseDecoder(both.models["phrase"]).distortion_limit == limit
     # A model of before has no limits.
     path = tmp_path / "model" / "model.json"

@@ -181,10 +181,11 @@ def model_digests(model: Model | None) -> list[str]:
 def limits_of(model: Model | None, decoder: Mapping[str, Any]) -> dict[str, str]:
     """Return the limits of the search that a model gives, and no option, as a run records them."""
     limits = {} if model is None else model.limits
+    given = dict(leaves("", dict(decoder)))
     return {
         f"{name} of the model": str(limit)
         for name, limit in limits.items()
-        if decoder.get(name) is None
+        if given.get(name) is None
     }
 
 
