@@ -189,10 +189,10 @@ class Parts:
             if kind.pools and len(self.model.parts) < len(kind.pools):
                 raise InputError(NO_PARTS)
             for part in self.model.parts:
-                given, name = options_of(self.model, part, _CLASSES), part.rstrip(".")
-                takes = (self.decoding.options.get(name) or {}).get("templates")
-                own = [one for one in self.templates if takes is None or one.name in takes]
-                with named_errors(f"decoder.{name}" if name else "features.templates"):
+                given, whose = options_of(self.model, part, _CLASSES), part.rstrip(".")
+                chosen = (self.decoding.options.get(whose) or {}).get("templates")
+                own = [one for one in self.templates if chosen is None or one.name in chosen]
+                with named_errors(f"decoder.{whose}" if whose else "features.templates"):
                     check_classes(own, any(given) or not given)
         named = self.init_file if isinstance(self.init_file, Mapping) else ()
         if wrong := [name for name in named if name not in kind.pools]:
