@@ -323,6 +323,9 @@ def test_classes_are_asked_of_the_parts_that_need_them(tuned):
     assert "classes" not in outcome.out
     few = [option for option in SHORT if not option.startswith(("decoder=", "features="))]
     few += ["decoder.hiero.templates=[source_ngram]", "hydra.run.dir=of_one"]
+    unused = ["model.hiero.classes=9", "hydra.run.dir=bad"]
+    said = "none of the templates is of classes (features.templates), and model.hiero.classes=9"
+    run_command("train", *given, *few, *unused, folder=tuned).refused(said)
     run_command("train", *given, *few, folder=tuned).check()
     names = {name.split(":")[0] for name in weights_of(tuned / "of_one")}
     assert {"phrase_class_rule_id", "hiero_source_ngram"} <= names

@@ -100,9 +100,8 @@ class BuiltModel(Checked, ModelSource):
 
     def unused(self) -> Mapping[str, str]:
         """Return the options of the aligner if the alignment is given."""
-        if self.alignment_file is None:
-            return {}
-        return dict.fromkeys(layout.ALIGNER_SETTINGS, "model.alignment_file has the alignment")
+        given = () if self.alignment_file is None else layout.ALIGNER_SETTINGS
+        return dict.fromkeys(given, "model.alignment_file has the alignment")
 
     def check_training(self, folds: bool) -> None:
         """Raise InputError if there are no folds, and they are wanted."""
@@ -316,8 +315,7 @@ class BuiltModel(Checked, ModelSource):
             else:
                 parts[part], said = taken[1], f"shared {part} with {taken[0]}"
             report(f"{said} ({time.perf_counter() - before:.1f} s)")
-        limits = self._limits(links)
-        if limits:
+        if limits := self._limits(links):
             said = " ".join(f"{name}={limit}" for name, limit in limits.items())
             report(f"words move far, so the decoder has {said} unless you say otherwise")
         checksums = layout.file_checksums(folder, parts)

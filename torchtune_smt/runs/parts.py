@@ -189,11 +189,9 @@ class Parts:
             if kind.pools and len(self.model.parts) < len(kind.pools):
                 raise InputError(NO_PARTS)
             for part in self.model.parts:
-                given, whose = options_of(self.model, part, _CLASSES), part.rstrip(".")
-                chosen = (self.decoding.options.get(whose) or {}).get("templates")
-                own = [one for one in self.templates if chosen is None or one.name in chosen]
-                with named_errors(f"decoder.{whose}" if whose else "features.templates"):
-                    check_classes(own, any(given) or not given)
+                given = options_of(self.model, part, _CLASSES)
+                with named_errors(f"decoder.{part[:-1]}" if part else "features.templates"):
+                    check_classes(self._templates_of(part), any(given) or not given)
         named = self.init_file if isinstance(self.init_file, Mapping) else ()
         if wrong := [name for name in named if name not in kind.pools]:
             there = f"its parts are {' and '.join(kind.pools)}"
@@ -235,6 +233,11 @@ class Parts:
                 names.add("metric")
         return {group for name in names for group in _GROUPS.get(name, ())}
 
+    def _templates_of(self, part: str) -> list[Any]:
+        """Return the templates that a part of the decoder takes, of `ModelSource.parts`."""
+        chosen = (self.decoding.options.get(part.rstrip(".")) or {}).get("templates")
+        return [one for one in self.templates if chosen is None or one.name in chosen]
+
     def check(self) -> None:
         """Raise InputError if parts, each right by itself, make no sense together."""
         ours = self.decoder.__module__.startswith("torchtune_smt.")
@@ -269,15 +272,13 @@ class Parts:
         elif not self.folds:
             reason = "lm=full takes the language model of the whole bitext"
             unused |= {f"model.{part}folds": reason for part in parts}
-        if not any(map(of_classes, self.templates)):
-            reason = "none of the templates is of classes (features.templates)"
-            options = ("classes", "source_classes", "target_classes")
-            unused |= {
-                f"model.{part}{name}": reason
-                for part in parts
-                if self.model is None or not any(options_of(self.model, part, CLASS_MODEL_OPTIONS))
-                for name in options
-            }
+        unused |= {
+            f"model.{part}{name}": "none of the templates is of classes (features.templates)"
+            for part in parts
+            if not any(map(of_classes, self._templates_of(part)))
+            if self.model is None or not any(options_of(self.model, part, CLASS_MODEL_OPTIONS))
+            for name in (*_CLASSES, "target_classes")
+        }
         if self.model is not None:
             unused |= {f"model.{name}": reason for name, reason in self.model.unused().items()}
         if self.starts:
