@@ -61,6 +61,12 @@ RUNS: list[list[str]] = [
     ["experiment=green2013", *PHRASE, "metric=bleu_plus_one", *SMALL, *ONCE],
     ["experiment=green2013", "decoder=hiero", "model=hiero", *SMALL, *ONCE],
     ["experiment=green2013", "decoder=joint", "model=joint", *JOINT, *ONCE],
+    [
+        "experiment=joint",
+        "init.file={hiero:runs/0/weights.txt.gz,phrase:runs/12/weights.txt.gz}",
+        *JOINT,
+        *ONCE,
+    ],
     ["tuner=pro", "features=sparse", "decoder=hiero", *SMALL, *TWICE],
     ["tuner=mira", "metric=ter", "parallel=decode", "engine.workers=1", *SMALL, *TWICE],
     ["tuner=mert", "metric=chrf", "features=dense", "tuner.solver.restarts=2", *SMALL, *TWICE],

@@ -150,6 +150,12 @@ def test_the_experiments_have_the_model_of_the_rows(tmp_path):
         assert configuration([*given, "model=hiero"]).model.aligner == "eflomal"
 
 
+def test_the_experiment_of_both_decoders_is_that_of_the_rows():
+    file = ["data=fisher", "init.file={hiero:a,phrase:b}"]
+    row = configuration([*better.ROWS["joint_started"].overrides, *file])
+    assert configuration(["experiment=joint", *file]) == row
+
+
 def test_order_of_rows(tmp_path):
     """Rows come behind those that they start from; a set of Green et al. has its own seeds."""
     keys = simianer2012_rows.with_starts(["4_then_dev_sparse", "4_started_sparse"])
