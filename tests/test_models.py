@@ -14,6 +14,7 @@ import commands
 import numpy as np
 import pytest
 from commands import example
+from omegaconf import OmegaConf
 from small_lists import put
 
 from torchtune_smt.core.errors import InputError
@@ -390,8 +391,9 @@ def test_phrases_are_translated_in_any_order_where_words_move_far(bitext, tmp_pa
     both = JointModel(hiero, source).open(lambda: bitext, report=said.append)
     assert both.limits == ({"phrase.distortion_limit": -1} if limit == -1 else {})
     recorded = {"phrase.distortion_limit of the model": "-1"} if limit == -1 else {}
-    assert limits_of(both, {"phrase": {"distortion_limit": None}}) == recorded
-    assert limits_of(both, {"phrase": {"distortion_limit": 4}}) == {}
+    for given, expected in ((None, recorded), (0, {})):
+        options = OmegaConf.create({"phrase": {"distortion_limit": given}})
+        assert limits_of(both, options) == expected
     assert PhraseDecoder(both.models["phrase"]).distortion_limit == limit
     # A model of before has no limits.
     path = tmp_path / "model" / "model.json"

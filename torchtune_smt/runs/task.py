@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.errors import InputError, warn
@@ -180,12 +180,11 @@ def model_digests(model: Model | None) -> list[str]:
 
 def limits_of(model: Model | None, decoder: Mapping[str, Any]) -> dict[str, str]:
     """Return the limits of the search that a model gives, and no option, as a run records them."""
-    limits = {} if model is None else model.limits
-    given = dict(leaves("", dict(decoder)))
+    limits, options = {} if model is None else model.limits, cast(Any, decoder)
     return {
         f"{name} of the model": str(limit)
         for name, limit in limits.items()
-        if given.get(name) is None
+        if reduce(lambda group, key: (group or {}).get(key), name.split("."), options) is None
     }
 
 
