@@ -32,7 +32,10 @@ GROUPS = [*TWICE, "tuner=grouping", "features=rule_id", "tuner.dev.iterations=1"
 OWN = ["data=files", "data.name=own", "data.source_language=de", "data.target_language=en"]
 SETS = ["data.train=[train.de,train.en]", "data.dev=[dev.de,dev.en]"]
 PHRASE = ["decoder=phrase", "model=phrase", "model.folder=phrases"]
-JOINT = ["decoder.hiero.k=8", "decoder.phrase.k=8", "tuner.sentences=12", "threads=1"]
+JOINT = [
+    *("decoder.hiero.k=8", "decoder.phrase.k=8", "tuner.sentences=12", "threads=1"),
+    *("model.hiero.folder=both/hiero", "model.phrase.folder=both/phrase"),
+]
 DEV = ["data.train=null", "data.dev=[dev.de,dev.en]", "data.test=null"]
 RERANKED = [*OWN, *DEV, "decoder=kbest_files", "decoder.dev=dev.nbest", "init=zero"]
 MOSES = ["decoder=phrase", "model=moses", "model.ini=moses.ini", "init=moses"]
@@ -63,7 +66,7 @@ RUNS: list[list[str]] = [
     ["experiment=green2013", "decoder=joint", "model=joint", *JOINT, *ONCE],
     [
         "experiment=joint",
-        "init.file={hiero:runs/0/weights.txt.gz,phrase:runs/12/weights.txt.gz}",
+        "init.file={hiero:runs/10/weights.txt.gz,phrase:runs/12/weights.txt.gz}",
         *JOINT,
         *ONCE,
     ],
@@ -176,7 +179,8 @@ def choices_had() -> set[str]:
 
 
 # Runs with one of these are those of a second process: each compiles for as long as the other.
-APART = {"decoder=phrase", "decoder=kbest_files"}
+# Of the first one's files they read the model of `SMALL` at most, which either builds.
+APART = {"decoder=phrase", "decoder=joint", "experiment=joint", "decoder=kbest_files"}
 APART |= {"experiment=liu2013", "tuner=mira", "tuner=grouping"}
 
 
