@@ -327,6 +327,10 @@ def test_classes_are_asked_of_the_parts_that_need_them(tuned):
     said = "none of the templates is of classes (features.templates), and model.hiero.classes=9"
     run_command("train", *given, *few, *unused, folder=tuned).refused(said)
     run_command("train", *given, *few, folder=tuned).check()
+    # Nor does one that does not order phrases, of a template that looks at that.
+    order = "features.templates=[{_target_:torchtune_smt.features.LexReordering,classes:true}]"
+    options = [*few[:-2], "decoder=joint", order, "model.phrase.classes=9"]
+    run_command("train", *options, "hydra.run.dir=orders", folder=tuned).check()
     names = {name.split(":")[0] for name in weights_of(tuned / "of_one")}
     assert {"phrase_class_rule_id", "hiero_source_ngram"} <= names
     assert "hiero_class_rule_id" not in names

@@ -21,7 +21,7 @@ from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import NO_PARTS, Decoder, checked_decoder
-from torchtune_smt.features.templates import check_classes, of_classes
+from torchtune_smt.features.templates import OrientedTemplate, check_classes, of_classes
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import Logistic, Loss, is_listwise
 from torchtune_smt.metrics import Metric, NakovBleu
@@ -235,8 +235,12 @@ class Parts:
 
     def _templates_of(self, part: str) -> list[Any]:
         """Return the templates that a part of the decoder takes, of `ModelSource.parts`."""
-        chosen = (self.decoding.options.get(part.rstrip(".")) or {}).get("templates")
-        return [one for one in self.templates if chosen is None or one.name in chosen]
+        name, own = part.rstrip("."), self.templates
+        chosen = (self.decoding.options.get(name) or {}).get("templates")
+        if not self.decoder.pools.get(name, True):
+            # A part that does not order phrases takes none that look at that.
+            own = [one for one in own if not isinstance(one, OrientedTemplate)]
+        return [one for one in own if chosen is None or one.name in chosen]
 
     def check(self) -> None:
         """Raise InputError if parts, each right by itself, make no sense together."""
