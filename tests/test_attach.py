@@ -247,6 +247,20 @@ def test_a_tied_embedding_and_one_with_max_norm():
         optimizer.attach(normed)
 
 
+def test_an_optimizer_that_was_made_anew():
+    """As a cell of a notebook that runs twice: the second one takes the place of the first."""
+    (model, first), (twin, one) = made("adagrad"), made("adagrad", lazy=False)
+    first.attach(model)
+    for seed in range(6):
+        if seed == 3:
+            second, one = (BUILDS["arow"](m.parameters(), lazy=m is model) for m in (model, twin))
+            second.attach(model)
+        take(model, first if seed < 3 else second, seed)
+        take(twin, one, seed)
+    model.eval()
+    same(model, twin)
+
+
 def test_closures_groups_and_rates_that_are_tensors():
     model, optimizer = made("adagrad")
     eager, plain = made("adagrad", lazy=False)
@@ -345,6 +359,17 @@ def test_modules_with_a_forward_of_their_own():
         optimizer.flush()
         found.append(model)
     same(*found)
+
+
+def test_rows_that_a_hook_names():
+    model = nn.Embedding(10, 1, sparse=True)
+    nn.init.ones_(model.weight)
+    optimizer = FOBOS(model.parameters(), 0.1, L1(0.5), schedule="constant")
+    optimizer.attach(model)
+    model.register_forward_pre_hook(lambda _, words: (words[0] + 5,))
+    model(torch.tensor([0])).backward()
+    optimizer.step()
+    assert model(torch.tensor([1])).item() == pytest.approx(0.95)
 
 
 def test_growth_that_is_first_read_in_inference_mode():

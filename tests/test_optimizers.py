@@ -26,7 +26,17 @@ from optim_reference import (
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE, LOGISTIC, PERCEPTRON
-from torchtune_smt.optim import AROW, FOBOS, RDA, SGD, AdaGrad, CumulativeL1, FobosOscar, adapted
+from torchtune_smt.optim import (
+    AROW,
+    FOBOS,
+    FTRL,
+    RDA,
+    SGD,
+    AdaGrad,
+    CumulativeL1,
+    FobosOscar,
+    adapted,
+)
 from torchtune_smt.optim.adapter import learning_rate
 from torchtune_smt.optim.fobos import StepSums
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
@@ -375,7 +385,19 @@ def test_what_does_not_go_together_is_refused(kind, options, word):
         SGD([parameter_of([0.0])]).add_param_group({"params": [parameter_of([0.0])], "lr": -1.0})
 
 
-@pytest.mark.parametrize("kind", [FOBOS, RDA, FobosOscar, SGD, AdaGrad, AROW, CumulativeL1])
+def test_a_class_of_regularizers_and_what_names_no_rows():
+    parameter = parameter_of([0.0, 0.0])
+    for kind in (FOBOS, RDA, AdaGrad, FTRL, FobosOscar):
+        with pytest.raises(
+            TypeError, match=re.escape("is the class L1: give an object, such as L1()")
+        ):
+            kind([parameter], regularizer=L1)
+    for rows in (torch.tensor([True, False]), torch.tensor([0.0])):
+        with pytest.raises(TypeError, match="named by integers"):
+            FOBOS([parameter]).catch_up(rows)
+
+
+@pytest.mark.parametrize("kind", [FOBOS, RDA, FobosOscar, SGD, AdaGrad, AROW, CumulativeL1, FTRL])
 def test_states_of_others_are_refused(kind):
     regularizers = {SGD: [None, None], FobosOscar: [Oscar(0.1), Oscar(0.2)]}
 
@@ -548,6 +570,8 @@ def test_hooks_and_schedules_and_what_compiled_loops_cannot_do():
     optimizer.register_load_state_dict_post_hook(lambda _: calls.append("after"))
     optimizer.load_state_dict({**saved, "optimizer": "another"})
     assert calls == ["step", "after"]
+    optimizer.register_state_dict_post_hook(lambda _, state: state.update(more=1))
+    assert optimizer.state_dict()["more"] == 1
     optimizer.step = lambda closure=None: None
     assert not optimizer.compiled()
 
@@ -570,6 +594,15 @@ def test_groups_have_their_own_settings():
     for which in (None, parameter_of([1.0])):
         with pytest.raises(ValueError, match="say which parameter"):
             lazy.catch_up(torch.tensor([0]), which)
+    # One that was refused is not there, and may be given again.
+    c = parameter_of([0.0])
+    with pytest.raises(ValueError, match="lr must be"):
+        lazy.add_param_group({"params": [c], "lr": -1})
+    lazy.add_param_group({"params": [c], "lr": 1.0})
+    sums = AROW([{"params": [c], "initial_precision": 3.0}], 1.0)
+    set_gradient(c, [(0, 1.0)])
+    sums.step()
+    assert c.item() == -0.25
     # Of a step that cannot be taken nothing is.
     before = a.tolist(), b.tolist()
     set_gradient(a, [(0, 1.0)])
@@ -623,6 +656,14 @@ def test_who_takes_a_state_while_updates_are_put_off_is_told():
 
 def test_what_averages_nothing_says_so():
     assert SGD([parameter_of([0.5])]).averaged().eq(0.5).all()
+    # Before the first epoch is over, weights are those of now.
+    weight = parameter_of([1.0, 1.0])
+    optimizer = FOBOS([weight], 0.1, L1(1.0), schedule="constant", average="epoch")
+    for _ in range(3):
+        optimizer.catch_up(torch.tensor([0]))
+        set_gradient(weight, [(0, 0.0)])
+        optimizer.step()
+    assert optimizer.averaged().tolist() == pytest.approx([0.7, 0.7])
     for kind in (SGD, FOBOS):
         with pytest.raises(ValueError, match="average=epoch"):
             kind([parameter_of([0.0])], average="none").averaged()

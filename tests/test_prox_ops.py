@@ -101,6 +101,16 @@ def test_what_is_not_finite_or_negative_is_refused(regularizer, device):
         regularizer.prox(torch.tensor([1, 2]), 0.5)
 
 
+def test_strengths_have_no_gradients_but_may_be_of_any_graph():
+    with pytest.raises(ValueError, match="strength must be a number"):
+        prox.prox_l1(torch.ones(2), 1.0, torch.tensor(0.5, requires_grad=True))
+    compiled = torch.compile(
+        lambda w, strength: prox.prox_l1(w, 1.0, strength), backend="eager", fullgraph=True
+    )
+    for strength in (0.1, 0.2, 0.3):
+        assert compiled(torch.ones(2), strength).tolist() == pytest.approx([1 - strength] * 2)
+
+
 def test_oscar_has_no_gradient_of_its_step():
     with pytest.raises(ValueError, match="detach the step"):
         Oscar().prox(torch.ones(2), torch.tensor(0.5, requires_grad=True))

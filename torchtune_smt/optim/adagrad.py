@@ -276,6 +276,11 @@ class AROW(AdaGrad):
             **options,
         )
 
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group of parameters; see `SparseOptimizer.add_param_group`."""
+        names = {"initial_precision": "initial_accumulator"}
+        super().add_param_group({names.get(name, name): v for name, v in param_group.items()})
+
 
 def check_steps(regularizer: Regularizer, optimizer: str, rowwise: bool) -> None:
     """Raise ValueError if a regulariser has no prox with steps of each coordinate, or row."""

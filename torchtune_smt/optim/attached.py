@@ -29,7 +29,12 @@ def attach(optimizer: Any, module: nn.Module, parameters: list[Tensor]) -> None:
         known = _OPTIMIZERS.setdefault(reader, [])
         if not known:
             reader.__class__ = _attached(type(reader))
-        if all(one is not optimizer for one in known):
+        for other in [one for one in known if one is not optimizer]:
+            # One that was made anew, in a notebook, takes the place of the one before.
+            if not own.isdisjoint(p for group in other.param_groups for p in group["params"]):
+                other.flush()
+                known.remove(other)
+        if optimizer not in known:
             known.append(optimizer)
 
 
@@ -98,7 +103,10 @@ def _rows(module: nn.Module, parameter: Tensor, args: Any, kwargs: Any) -> Tenso
     read: Any = getattr(module, "rows_read", None)
     if read is not None:
         rows: Tensor = read(*args, **kwargs)
-    elif type(module).forward in (nn.Embedding.forward, nn.EmbeddingBag.forward):
+    elif not module._forward_pre_hooks and type(module).forward in (
+        nn.Embedding.forward,
+        nn.EmbeddingBag.forward,
+    ):
         rows = args[0] if args else kwargs["input"]
     else:
         rows = torch.arange(parameter.shape[0] if parameter.dim() else 1, device=parameter.device)

@@ -39,8 +39,8 @@ class FTRL(SparseOptimizer):
     """
 
     accepts = accepting(beta=least(0), initial_accumulator=least(0), rowwise=SWITCH)
-    settings: ClassVar[tuple[str, ...]] = ("rowwise", "initial_accumulator")
-    fixed: ClassVar[tuple[str, ...]] = settings
+    settings: ClassVar[tuple[str, ...]] = ("regularizer", "rowwise", "initial_accumulator")
+    fixed: ClassVar[tuple[str, ...]] = ("rowwise", "initial_accumulator")
 
     def __init__(
         self,

@@ -216,7 +216,11 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters; it may set each argument of the class for itself."""
         of_torch(super().add_param_group)(param_group)
-        self._check_settings(self.param_groups[-1])
+        try:
+            self._check_settings(self.param_groups[-1])
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; see `torch.optim.Optimizer`."""
@@ -330,8 +334,14 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     @torch.no_grad()
     def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
-        """Bring rows of a parameter up to date; here and below, of the only one by default."""
+        """Bring rows of a parameter up to date; here and below, of the only one by default.
+
+        indices: of integers; TypeError: of others, such as a mask.
+        """
         group, parameter = self._find(parameter)
+        indices = torch.as_tensor(indices)
+        if indices.numel() and (indices.is_floating_point() or indices.dtype == torch.bool):
+            raise TypeError(f"rows are named by integers, not by a tensor of {indices.dtype}")
         if parameter not in self.state or parameter not in self._behind:
             return
         if torch.is_inference_mode_enabled():
@@ -469,7 +479,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             {name: by_itself(value) for name, value in group.items() if name != "regularizer"}
             for group in result["param_groups"]
         ]
-        return {"state": state, "param_groups": groups, "optimizer": self._name}
+        return {**result, "state": state, "param_groups": groups, "optimizer": self._name}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave.
@@ -734,6 +744,7 @@ class AveragingOptimizer(SparseOptimizer):
         state = self._prepared(group, parameter)
         clock = self._clock(group, state)
         if clock == 0:
+            self.flush()
             return parameter.detach().clone()
         total = self._total({**group, **self._pending[parameter]}, rows_of(parameter), state)
         if parameter in self._behind:

@@ -112,7 +112,8 @@ def check_state(entry: Mapping[str, Any], kept: Kept, weight: Tensor) -> None:
         found = entry[name]
         if isinstance(one, Vector):
             empty = one.empty(weight)
-            sound = found.dtype == empty.dtype and found.shape[1:] == empty.shape[1:]
+            check_same("dtype", plain(found.dtype), empty.dtype)
+            sound = found.shape[1:] == empty.shape[1:]
             lengths.add(len(found))
         elif isinstance(one, tuple):
             sound = len(found) > 0 and found.shape[1:] == (len(one),)

@@ -57,6 +57,9 @@ class Regularizer(Protocol):
 
 def check_regularizer(regularizer: object) -> None:
     """Raise TypeError if an object, perhaps of a user's class, is no regulariser."""
+    if isinstance(regularizer, type):
+        name = regularizer.__name__
+        raise TypeError(f"the regularizer is the class {name}: give an object, such as {name}()")
     for needed, meaning in {
         "value": "value(self, weights) returns the penalty",
         "prox": "prox(self, weights, step) returns the weights after a proximal step",
