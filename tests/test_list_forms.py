@@ -227,11 +227,43 @@ def test_records_arrays_and_strings_are_the_same(drawn):
         hypotheses = [{"text": text, "features": row} for text, row in one]
         records.append({"id": f"u{number}", "hypotheses": hypotheses})
         rows = [(" ".join(t.split()), {n: v for n, v in row.items() if v}, None) for t, row in one]
-        expected.append((f"u{number}", rows))
+        if rows:
+            expected.append((f"u{number}", rows))
     given = {"texts": [text for text, _ in flat], "ids": [record["id"] for record in records]}
     for matrix in (values, csr_matrix(values)):
         assert plain(KBestLists.of_arrays(begin, matrix, names, **given)) == expected
-    assert plain(KBestLists.of_records(records)) == [(i, one) for i, one in expected if one]
+    assert plain(KBestLists.of_records(records)) == expected
+
+
+def test_names_of_one_feature_in_files_of_several_forms(tmp_path):
+    """What is `lm_0` in Moses's lists is `lm` in others, where files meet, and in `dense`."""
+    rows = [(-1.5, "a"), (-2.0, "b")]
+    put(tmp_path, {"moses": [f"0 ||| {text} ||| lm= {value} ||| 0" for value, text in rows]})
+    put(tmp_path, {"cdec": [f"1 ||| {text} ||| lm={value} ||| 0" for value, text in rows]})
+    entries = [{"text": text, "features": {"lm": value}, "score": 0} for value, text in rows]
+    put(tmp_path, {"json": [json.dumps({"id": 2, "hypotheses": entries})]})
+    files = {name: tmp_path / name for name in ("moses", "cdec", "json")}
+    for paths in ([*files.values()], [*files.values()][::-1]):
+        stored = read_lists(paths, on_error="skip")
+        names = stored.lists.features.names(range(len(stored.lists.features)))
+        assert names == stored.dense_names == ["lm_0" if paths[0].name == "moses" else "lm"]
+        assert stored.lists.rows.value.tolist() == [-1.5, -2.0] * 3
+    for name, other in (("moses", "lm"), ("cdec", "lm_0"), ("json", "lm_0")):
+        stored = read_lists(files[name], dense=[other], on_error="skip")
+        assert [*stored.lists.features.names(stored.lists.rows.feature)] == [other] * 2
+    put(tmp_path, {"more": ["1 ||| a ||| lm=1 ctc=2 ||| 0"]})
+    with pytest.raises(InputError, match="ctc is only here; all files need"):
+        read_lists([files["moses"], tmp_path / "more"], on_error="skip")
+    with pytest.raises(InputError, match="ctc is missing here; all files need"):
+        read_lists([tmp_path / "more", files["moses"]], on_error="skip")
+
+
+def test_fields_between_bars_and_tabs_are_no_nemo_lists(tmp_path):
+    put(tmp_path, {"d": [f"0\t|||\t{text}\t|||\tlm=1\t|||\t-2.5" for text in "ab"]})
+    assert len(read_lists(tmp_path / "d").lists) == 1
+    put(tmp_path, {"json": ['{"hypotheses": [{"text": "a"}]}']})
+    with pytest.raises(ValueError, match="on_error must be error or skip, not 'stop'"):
+        read_lists(tmp_path / "json", on_error="stop")
 
 
 def test_shapes_are_checked():

@@ -18,12 +18,13 @@ from torchtune_smt.features.templates import escape
 from torchtune_smt.metrics import WordErrorRate
 from torchtune_smt.tuners.expected import ExpectedErrors
 
-ALL = ("word", "ngram2", "ngram3", "chars1", "chars3", "source")
+ALL = ("word", "ngram2", "ngram3", "chars1", "chars3", "chars10", "source")
 TEXTS = st.lists(st.sampled_from(["a", "b", "bé", "c_d", "%", "~"]), max_size=5).map(" ".join)
 
 
 def slow(template, text, source):
-    name, n = template.rstrip("0123456789"), int(template[-1]) if template[-1].isdigit() else 1
+    name = template.rstrip("0123456789")
+    n = int(template.removeprefix(name) or 1)
     words = [escape(word) for word in text.split()]
     if name == "source":
         return [f"{s}~{w}" for w in words for s in {escape(s) for s in source.split()}]
@@ -152,7 +153,7 @@ def test_solvers_of_parts_leave_dense_features_alone(tmp_path):
 
 
 def test_what_is_refused(tmp_path):
-    for templates in (("words",), ("ngram",), ("chars0",)):
+    for templates in (("words",), ("ngram",), ("chars0",), ("chars01",)):
         with pytest.raises(InputError, match=templates[0]):
             StringFeatures(templates)
     lists = KBestLists.of_strings([["a", "b"]], [[{"word:a": 1}, {}]])

@@ -201,7 +201,20 @@ REFUSED = [
     ("references=empty", "no word"),
     ("dev=single references=null", "one hypothesis"),
     ("dev=numbers references=null test=numbers2", "all of them"),
+    ("dev=bars references=ids", "ids: begins each line with the id of its sentence, such as s0,"),
+    ("strings_least=5", "strings is not given, and strings_least=5 would change nothing"),
+    ("test_sizes=5", "test is not given, and test_sizes=5 would change nothing"),
 ]
+
+
+def bars(some):
+    """Return records as the lines of lists that number their sentences."""
+    return [
+        f"{number} ||| {h['text']} ||| good={h['features']['good']} own={h['features']['own']} ||| "
+        f"{h['score']}"
+        for number, one in enumerate(some)
+        for h in one["hypotheses"]
+    ]
 
 
 def test_what_is_refused(tmp_path):
@@ -215,6 +228,7 @@ def test_what_is_refused(tmp_path):
     put(tmp_path, {"part.text": (tmp_path / "d.text").read_text().partition("\n")[2]})
     put(tmp_path, {"d.start": "good 1\n", "d.column": "1\n" * 100, "other": "f 1\n"})
     put(tmp_path, {"empty": [some["id"] for some in one]})
+    put(tmp_path, {"bars": bars(one), "ids": [f"s{n} a" for n in range(20)]})
     for options, word in REFUSED:
         given = {"dev": "d", "references": "d.text", "metric": "wer", "folds": "0", "samples": "20"}
         given |= dict(option.split("=") for option in options.split())
@@ -222,6 +236,8 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(InputError, match="s0-1-0"):
         tune_lists(*[as_set("d", one)] * 2, metric=WordErrorRate(), folds=0)
     dev = as_set("d", one)
+    with pytest.raises(ValueError, match="d: there are 19 groups, and 20 lists"):
+        tune_lists(replace(dev, groups=["a"] * 19), metric=WordErrorRate())
     with pytest.raises(ValueError, match="no names of features"):
         tune_lists(replace(dev, lists=replace(dev.lists, features=None)), metric=WordErrorRate())
 
@@ -278,6 +294,29 @@ def test_sentences_without_a_list_are_deletions(tmp_path, ids):
         assert rows[0][2] == f"{100 * before:.3f}"
     own = run_command("tune", "dev=d", *given[2:], folder=tmp_path).check()
     assert own.out == outcome.out
+
+
+def test_references_behind_numbers_and_tabs_and_without_the_last_list(tmp_path):
+    some = records(1, 20)
+    texts = [one["references"][0] for one in some]
+    put(tmp_path, files_of("d", some) | {"bars": bars(some), "text": texts})
+    put(tmp_path, {"numbered": [f"{n} {text}" for n, text in enumerate(texts)][::-1]})
+    put(tmp_path, {"tabs": [line.replace(" ", "\t", 1) for line in files_of("d", some)["d.text"]]})
+    found = []
+    for dev, references in (("bars", "text"), ("bars", "numbered"), ("d", "d.text"), ("d", "tabs")):
+        given = [f"dev={dev}", f"references={references}", "metric=wer", "folds=0", "samples=20"]
+        outcome = run_command("tune", *given, folder=tmp_path).check()
+        found.append([line.split()[1:] for line in outcome.out.splitlines()])
+    assert found[1:] == found[:1] * 3
+    put(tmp_path, {"bars": bars(some[:19])})
+    given = ["dev=bars", *given[2:]]
+    for references in ("text", "numbered"):
+        more = f"references={references}"
+        refused = run_command("tune", *given, more, folder=tmp_path)
+        refused.refused("has 20 lines, and the lists are of 19 sentences", "on_error=skip")
+        outcome = run_command("tune", *given, more, "on_error=skip", folder=tmp_path).check()
+        errors = sum(wrong(one["hypotheses"][0]) for one in some[:19]) + 6
+        assert outcome.out.splitlines()[1].split()[2] == f"{100 * errors / 120:.3f}"
 
 
 def test_text_that_is_split_in_other_ways_is_told(tmp_path):

@@ -96,6 +96,8 @@ def _unused(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> dict[st
     # A report shows the source, and runs translate the set, or have.
     if cfg.references is not None and cfg.html is None and not runs:
         unused |= dict.fromkeys(("split", "data"), "the references are those of references=")
+    if cfg.html is None and not any("bleu" in name for name in cfg.metrics):
+        unused["tokenize"] = "a tokenizer is BLEU's, which is none of the metrics"
     return unused
 
 

@@ -93,8 +93,10 @@ def _check_options(cfg: DictConfig) -> None:
         key = override_key(override)
         if key.startswith("tuner.") and not key.startswith("tuner.solver."):
             raise InputError(f"{override} would change nothing: one tuning on lists has no rounds")
-    if cfg.test is None and cfg.test_references is not None:
-        raise InputError("test_references are given, and no test")
+    needs = dict.fromkeys(("test_references", "test_sizes", "test_sources"), "test")
+    needs |= dict.fromkeys(("strings_least", "strings_bits"), "strings")
+    unused = {x: f"{needed} is not given" for x, needed in needs.items() if not cfg[needed]}
+    refuse_given(unused, HydraConfig.get().overrides.task)
     if (cfg.test is not None or cfg.test_columns) and (odd := {*cfg.columns} ^ {*cfg.test_columns}):
         raise InputError(
             f"columns of dev and of test must be the same ones, and {min(odd)} is of one alone: "
@@ -155,7 +157,11 @@ def _read_set(
         dense[:] = dense or stored.dense_names
     if stored.skipped:
         print(f"{cfg[name]}: {stored.summary()}", file=sys.stderr)
-    found = references_of_files(given, stored) if given else own_references(stored, name)
+    found: Mapping[int, list[str]]
+    if given:
+        found = references_of_files(given, stored, more=cfg.on_error == "skip")
+    else:
+        found = own_references(stored, name)
     called = ", ".join(given or own)
     lists, rows = with_references(stored, found, called, count=cfg.unlisted == "count")
     look_at(lists, rows, own[0], called, getattr(metric, "filters", ()))

@@ -31,7 +31,7 @@ from torchtune_smt.kbest.forms import FORM_NAMES, read_lists
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
-from torchtune_smt.kbest.stored_lists import StoredLists, merged, names_in, some
+from torchtune_smt.kbest.stored_lists import StoredLists, merged, some
 from torchtune_smt.kbest.tools import Sizes
 
 DENSE: Final = "dense"
@@ -205,17 +205,21 @@ class KBestFiles(Decoder):
         """
         _check_given(name, lists, scores, True)
         options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error, "shard": True}
-        options |= {"features": self._read_features, "missing": self.missing}
+        options["missing"] = self.missing
         columns, parts = self.columns.get(name), []
         more = {"words": self.words, "ids": Vocabulary(), "columns": columns, **self.reading}
         if columns and len(lists) > 1:
             raise InputError(f"decoder.columns.{name} needs one file of lists, not {len(lists)}")
         for number, path in enumerate(lists):
+            # Names of their own, which may mean what was read before under other ones.
+            own = Vocabulary() if self._read_dense else self._read_features
+            options["features"] = own
             if scores is None:
                 part = read_lists(path, self.format, **options, **more)
             else:
                 part = read_tuning_files(path, scores[number], **options)
-            part = self._with_names_from_before(part)
+            if own is not self._read_features:
+                part = part.called(self._read_dense, self._read_features)
             self._take_dense(part, path)
             parts.append(part)
         stored = merged(parts, [Path(path) for path in lists], strict=self.on_error == "error")
@@ -370,16 +374,6 @@ class KBestFiles(Decoder):
             unused["decoder.format"] = "features.dat with scores.dat has one format"
         return unused
 
-    def _with_names_from_before(self, part: StoredLists) -> StoredLists:
-        """Return lists whose dense features are called as in the files read before."""
-        names = names_in(Vocabulary(self._read_dense), part.dense_names)
-        if names == part.dense_names:
-            return part
-        ids = np.arange(len(self._read_features))
-        ids[self._read_features.lookup(part.dense_names)] = self._read_features.lookup(names)
-        lists = replace(part.lists, rows=part.lists.rows.renamed(ids))
-        return replace(part, lists=lists, dense_names=names)
-
     def _take_dense(self, part: StoredLists, path: AnyPath) -> None:
         """Note the dense features of a file, which must be those of the others, or as told."""
         if self.dense is not None:
@@ -389,16 +383,9 @@ class KBestFiles(Decoder):
                     path=path,
                 )
             return
-        new = [name for name in part.dense_names if name not in self._read_dense]
-        lacking = [name for name in self._read_dense if name not in part.dense_names]
-        if part.same_dense and self._read_dense and (new or lacking):
-            raise InputError(
-                f"the dense feature {(new + lacking)[0]} is "
-                f"{'only here' if new else 'missing here'}; all files need the same dense features "
-                "(or missing=0, or dense=[NAME,...])",
-                path=path,
-            )
-        self._read_dense += new
+        if self._read_dense:
+            part.check_dense(self._read_dense, path)
+        self._read_dense += [name for name in part.dense_names if name not in self._read_dense]
 
     def _check_sizes(self, stored: StoredLists, paths: Sequence[AnyPath]) -> None:
         """Refuse, or count, lists of one entry."""

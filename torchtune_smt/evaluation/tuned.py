@@ -7,6 +7,7 @@ others of its group: a speaker, a document), and the score of all is what to exp
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ from torchtune_smt.metrics.chrf import ChrF
 from torchtune_smt.metrics.lists import measured
 from torchtune_smt.metrics.mix import CorpusBleu
 from torchtune_smt.models.moses_ini import read_any_weights
-from torchtune_smt.runs.outputs import check_text
+from torchtune_smt.runs.outputs import SENTENCE_ID, check_text
 from torchtune_smt.tuners.lines import EQUAL, Curve, candidates_of
 from torchtune_smt.tuners.mert import Auto
 from torchtune_smt.tuners.solver import Solver, checked_solution
@@ -88,6 +89,10 @@ class ListSet:
         """The number of each list's group."""
         if self.groups is None:
             return np.arange(len(self.lists))
+        if len(self.groups) != len(self.lists):
+            raise ValueError(
+                f"{self.name}: there are {len(self.groups)} groups, and {len(self.lists)} lists"
+            )
         return np.unique(list(self.groups), return_inverse=True)[1].astype(np.int64)
 
 
@@ -514,18 +519,34 @@ def own_references(stored: StoredLists, name: str) -> Mapping[int, list[str]]:
     return own
 
 
-def references_of_files(paths: Sequence[str], stored: StoredLists) -> dict[int, list[str]]:
-    """Return the references of all sentences, by number: of lines with ids, or by lines."""
+def references_of_files(
+    paths: Sequence[str], stored: StoredLists, *, more: bool = False
+) -> dict[int, list[str]]:
+    """Return the references of all sentences, by number: of lines with ids, or by lines.
+
+    more: whether numbered lists may be of the first sentences alone.
+    """
     lists, n = stored.lists, stored.n_sentences
     ids = None if lists.ids is None else lists.ids.names(range(len(lists.ids)))
     there = set() if ids is None else {ids[number] for number in lists.index.tolist()}
     found: dict[int, list[str]] = {}
     for path in paths:
         lines = read_lines(Path(path))
+        if ids is not None:
+            # A TAB may stand behind an id.
+            lines = [re.sub("^([^ \t]+)\t", "\\1 ", line) for line in lines]
         check_text(path, lines)
         firsts = {line.partition(" ")[0] for line in lines}
         if ids is None:
             texts = {str(number): text for number, text in enumerate(lines)}
+            if len(firsts) == len(lines) > 1 and all(map(SENTENCE_ID.fullmatch, firsts)):
+                raise InputError(
+                    f"begins each line with the id of its sentence, such as {min(firsts)}, and "
+                    "the lists number theirs: leave the ids out, or name sentences in the lists",
+                    path=path,
+                )
+            if len(lines) > 1 and firsts == texts.keys():
+                texts = {id: text for id, (text, _) in keyed_lines(Path(path), lines).items()}
             needed = {str(number) for number in range(n)}
         elif all(id.isdecimal() for id in ids) and not firsts.issuperset(there):
             called = {int(id): id for id in ids}
@@ -540,11 +561,12 @@ def references_of_files(paths: Sequence[str], stored: StoredLists) -> dict[int, 
                     path=path,
                 )
             needed = set()
-        if needed - texts.keys() or (ids is None and len(lines) != n):
+        if needed - texts.keys() or (ids is None and not more and len(lines) != n):
             hint = "" if ids is None or "0" in needed else " (do the ids count from 1?)"
+            last = "; where the last ones have no list, say on_error=skip"
             raise InputError(
                 f"has {len(lines)} lines, and the lists are of {n} sentences, counted from 0"
-                f"{hint}; there must be a line for each",
+                f"{hint}; there must be a line for each{last * (len(lines) > n)}",
                 path=path,
             )
         numbers = map(int, texts) if lists.ids is None else lists.ids.intern(list(texts)).tolist()

@@ -160,7 +160,8 @@ class StringFeatures(Checked):
         super().__post_init__()
         for given in self.templates:
             name, number = _parts(given)
-            if name not in TEMPLATES or (name in NUMBERED) != bool(number):
+            wrong = number.startswith("0") or (name in NUMBERED) != bool(number)
+            if name not in TEMPLATES or wrong:
                 raise InputError(
                     f"strings: there is no template {given!r}; there are word, ngram2, ngram3, "
                     "chars1, chars2, substitution, source, and so on"
@@ -265,7 +266,7 @@ def _spelt(symbols: Int32, kind: _Template, words: Vocabulary) -> list[str]:
 
 def _parts(template: str) -> tuple[str, str]:
     """Return the name of a template, and the number behind it."""
-    name = template.rstrip("123456789")
+    name = template.rstrip("0123456789")
     return name, template[len(name) :]
 
 

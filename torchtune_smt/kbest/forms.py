@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from torchtune_smt.core.weights_io import WRITABLE
 from torchtune_smt.kbest.columns import OWN_SCORE, scaled, with_columns, with_score
 from torchtune_smt.kbest.formats import Format, OnError, read_bars
 from torchtune_smt.kbest.lists import KBestLists, tokens_of
-from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged
+from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged, names_in
 from torchtune_smt.kbest.tools import FORMS, SCORE, AnyPath, Entry, Sizes
 
 # Lines of a file that are looked at to tell its form.
@@ -91,24 +91,32 @@ def read_lists(
         # These join the features when the file has been read.
         joined = {*(columns or ()), *((SCORE,) if score else ())}
         dense = [name for name in dense if name not in joined]
+    features = Vocabulary() if features is None else features
     common: dict[str, Any] = {
         "words": Vocabulary() if words is None else words,
-        "features": Vocabulary() if features is None else features,
         "ids": Vocabulary() if ids is None else ids,
         "dense": dense,
         "missing": missing,
         "on_error": on_error,
     }
-    parts = []
+    parts: list[StoredLists] = []
     for one in paths:
         name = form or detected(one)
+        # Names of their own, which may mean what is there, or is wanted, under other ones.
+        wanted = parts[0].dense_names if parts and dense is None else dense
+        common["features"] = features if wanted is None else Vocabulary()
         if name in BARS:
             part = read_bars(one, BARS[name], text, **common)
-            parts.append(with_score(part) if score else part)
+            part = with_score(part) if score else part
         else:
             entries = _checked(FORMS[name].read(one, sizes), dense, missing, score)
             part = _assembled(entries, one, **common)
-            parts.append(part if texts else replace(part, texts=()))
+            part = part if texts else replace(part, texts=())
+        if wanted is not None:
+            part = part.called(wanted, features)
+        if parts:
+            part.check_dense(parts[0].dense_names, one)
+        parts.append(part)
     if len({part.lists.ids is None for part in parts}) > 1:
         raise InputError("some of the files name sentences, and others number them", path=paths[0])
     stored = parts[0]
@@ -154,6 +162,7 @@ def _assembled(
     on_error: OnError,
 ) -> StoredLists:
     """Return entries as lists, and their texts; see `read_lists`."""
+    one_of(*get_args(OnError)).check("on_error", on_error)
     announced: dict[str | int, Entry] = {}
     # All sentences, in their order, and those with hypotheses, be they good or not.
     sentences: dict[str | int, None] = {}
@@ -238,7 +247,7 @@ def _checked(
     score: bool | None,
 ) -> Iterator[Entry]:
     """Yield entries with the features that they are to have, or with what is wrong."""
-    wanted: dict[str, None] | None = None if dense is None else dict.fromkeys(dense)
+    wanted: dict[str, None] | None = None
     for entry in entries:
         if entry.error or entry.text is None:
             yield entry
@@ -249,7 +258,9 @@ def _checked(
             error = OWN_SCORE if features.get(SCORE, entry.score) != entry.score else ""
             features = {**features, SCORE: entry.score}
         if wanted is None:
-            wanted = {name: None for name in features if ":" not in name}
+            own = [name for name in features if ":" not in name]
+            found = own if dense is None else names_in(Vocabulary([*features]), dense)
+            wanted = dict.fromkeys(found)
         if features.keys() != wanted.keys():
             lacking = [name for name in wanted if name not in features]
             new = [n for n in features if dense is None and n not in wanted and ":" not in n]

@@ -315,6 +315,8 @@ class KBestLists(Hypotheses):
     ) -> KBestLists:
         """Return the lists that arrays hold: sentence s is number s, and has number s of `ids`.
 
+        A sentence without hypotheses counts, and has no list.
+
         Raises ValueError: shapes do not fit, a number is not finite, a name or id is there twice;
         says where.
 
@@ -353,7 +355,7 @@ class KBestLists(Hypotheses):
                 np.broadcast_to(column, values.shape)[there],
                 values[there],
             )
-        return cls._checked(
+        result = cls._checked(
             texts,
             words,
             ids,
@@ -364,6 +366,8 @@ class KBestLists(Hypotheses):
             score=None if score is None else np.asarray(score, np.float64),
             gain=None if gain is None else np.asarray(gain, np.float64),
         )
+        there = np.flatnonzero(np.diff(begin))
+        return result if there.size == size else result.some(there)
 
     @classmethod
     def of_records(
@@ -376,9 +380,9 @@ class KBestLists(Hypotheses):
         """Return the lists of records, as JSON lines have them.
 
         A record is ``{"id": "utt1", "hypotheses": [{"text": "a b", "features": {"lm": -3.2}}]}``. A
-        hypothesis may have a ``score``. Without ids, the number of the record is its id, from 0; a
-        record without hypotheses counts, and has no list. What else there is (``source``,
-        ``references``) is not looked at.
+        hypothesis may have a ``score``; features that it does not name are 0, dense ones, too.
+        Without ids, the number of the record is its id, from 0; a record without hypotheses counts,
+        and has no list. What else there is (``source``, ``references``) is not looked at.
 
         Raises ValueError: a record is none; says which one.
 

@@ -27,6 +27,8 @@ def sorted_by(begin: Int64, features: Float64, score: Float64) -> tuple[Float64,
     scale = np.sqrt((table**2).mean(axis=1))
     rows = (table / np.where(scale > 0, scale, 1)[:, None]).T
     found, *_ = np.linalg.lstsq(rows[:, :-1], rows[:, -1])
+    # Of the others this is rounding.
+    found[np.abs(found) <= 1e-6 * np.abs(found).max(initial=0)] = 0
     left = ((rows[:, -1] - rows[:, :-1] @ found) ** 2).mean()
     factor = np.where(scale[:-1] > 0, scale[-1] / np.where(scale[:-1] > 0, scale[:-1], 1), 0)
     weights: Float64 = np.asarray(found * factor, np.float64)
@@ -61,9 +63,8 @@ def combination(names: Sequence[str], weights: Float64) -> str:
     """Return weights as a sum for people: 0.7 decoder + 0.3 ctc - 0.1 length."""
     parts = []
     for name, weight in zip(names, weights.tolist(), strict=True):
-        shown = f"{abs(weight):.4g}"
-        if float(shown) and abs(weight) > 1e-6 * float(np.abs(weights).max()):
-            parts += ["-" if weight < 0 else "+", f"{shown} {name}"]
+        if weight:
+            parts += ["-" if weight < 0 else "+", f"{abs(weight):.4g} {name}"]
     if not parts:
         return "0"
     return " ".join(parts[1:] if parts[0] == "+" else [parts[0] + parts[1], *parts[2:]])

@@ -73,6 +73,33 @@ class StoredLists:
             dense_names=[name for name in self.dense_names if name in features],
         )
 
+    def called(self, dense: Sequence[str], features: Vocabulary) -> StoredLists:
+        """Return the lists with dense features called as in `dense`, where both mean the same.
+
+        features: takes the names; another one than the lists have.
+        """
+        own = self.lists.features
+        assert own is not None
+        other = dict(zip(names_in(own, dense), dense, strict=True))
+        ids = features.intern([other.get(name, name) for name in own.names(range(len(own)))])
+        return replace(
+            self,
+            lists=replace(self.lists, rows=self.lists.rows.renamed(ids), features=features),
+            dense_names=[other.get(name, name) for name in self.dense_names],
+        )
+
+    def check_dense(self, dense: Sequence[str], path: str | os.PathLike[str]) -> None:
+        """Raise InputError if files with dense features of these names go with no such file."""
+        odd = [name for name in self.dense_names if name not in dense]
+        odd += [name for name in dense if name not in self.dense_names]
+        if self.same_dense and odd:
+            raise InputError(
+                f"the dense feature {odd[0]} is "
+                f"{'only here' if odd[0] in self.dense_names else 'missing here'}; all files need "
+                "the same dense features (or missing=0, or dense=[NAME,...])",
+                path=path,
+            )
+
     def without_copies(self) -> StoredLists:
         """Return `KBestLists.without_copies` of the lists; copies are counted in `skipped`."""
         lists = self.lists.without_copies()

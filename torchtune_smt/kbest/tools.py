@@ -319,7 +319,7 @@ def _keyed(
     table: dict[str, Line] = {}
     wrong: dict[str, tuple[int, str]] = {}
     for line, text, error in lines:
-        key, _, value = text.partition(" ")
+        key, _, value = text.replace("\t", " ").partition(" ")
         if key in table:
             error = f"{key!r} is there twice, in line {table[key][1]}, too; remove one of them"
         if error:
@@ -656,7 +656,7 @@ def _is_ctranslate2(line: str) -> bool:
 
 def _is_nemo(line: str) -> bool:
     _, tab, end = line.rpartition("\t")
-    return bool(tab) and is_number(end)
+    return bool(tab) and is_number(end) and len(split_fields(line)) < 3
 
 
 FORMS: Final[Mapping[str, Form]] = {

@@ -316,12 +316,12 @@ def _by_id(files: Sequence[str], references: int) -> list[list[str]] | None:
         found: dict[str, str] = {}
         for line in iterate_lines(path) if Path(path).is_file() else [""]:
             id, _, text = line.partition(" ")
-            if id in found or not (id.isdecimal() or _ID.fullmatch(id)):
+            if id in found or not (id.isdecimal() or SENTENCE_ID.fullmatch(id)):
                 found = {}
                 break
             found[id] = text
         texts.append(found)
-    letters = [all(map(_ID.fullmatch, some)) for some in texts]
+    letters = [all(map(SENTENCE_ID.fullmatch, some)) for some in texts]
     same = all(texts[0].keys() & some.keys() for some in texts)
     if not all(letters):
         # Numbers may be words.
@@ -354,8 +354,8 @@ def _by_id(files: Sequence[str], references: int) -> list[list[str]] | None:
 
 # So many lines that begin each with another id do so by no chance.
 CERTAIN: Final = 10
-# What a sentence may be called.
-_ID: Final = re.compile(r"(?=[^ \t]*[0-9])(?=[^ \t]*[A-Za-z_-])[^ \t]+")
+SENTENCE_ID: Final = re.compile(r"(?=[^ \t]*[0-9])(?=[^ \t]*[A-Za-z_-])[^ \t]+")
+"""What a sentence may be called, and words hardly are."""
 
 # What of a run's data the text of a set depends on, apart from the set's own files.
 _TEXT: Final = "source_language target_language folders normalize tokenize lowercase empty".split()
