@@ -193,6 +193,17 @@ def test_a_dataset_splits_its_source(tmp_path):
         Dataset("x", "de", "en", str(tmp_path), train=None, **options).require("dev")
 
 
+def test_languages_are_codes_that_the_tokenizer_knows(tmp_path):
+    for code in ("FR", "french", "fr-FR", ""):
+        with pytest.raises(InputError, match=f"target_language={code} is no code of two or three"):
+            Dataset("x", "de", code, tokenize=True)
+        # Of text that is prepared it is the ending of files alone.
+        assert Dataset("x", "de", code).without_rules() == []
+    assert Dataset("x", "de", "fr", tokenize=True).without_rules() == []
+    (said,) = Dataset("x", "deu", "fra", tokenize="target").without_rules()
+    assert "no rules for target_language=fra, and takes English's" in said
+
+
 def test_translate_splits_as_the_run_did(place, run):
     options = ["data.split_compounds=de", "model.folder=split", "tuner.epochs=1"]
     split = train(place, "split run", *options)

@@ -150,6 +150,8 @@ def test_bad_systems(sweep, tmp_path):
         ({}, [twice, "data=example"], f"{twice}: a is there twice, and one would be lost; "),
         ({}, [sweep, sweep / "1"], "a run or a file is named twice: "),
         ({"config.yaml": yaml.safe_dump(config)}, [sweep / "1", copy], "with other data than"),
+        ({}, [copy, "data=example"], "copy: was tuned on text with lowercase="),
+        ({}, [copy, "data=example", "data.target_language=de"], "with target_language=en, and"),
         ({}, [tmp_path / "text", f"references=[{tmp_path}/json]"], "json: holds JSON"),
         ({}, [sweep, "baseline=nobody"], "none of the systems; they are loss=hinge, loss=ramp"),
     ):

@@ -216,6 +216,27 @@ def test_weights_of_another_model_or_other_features(run, moved):
         assert re.search(pattern, refused(run.place, weights, *options))
 
 
+def test_moved_weights_of_text_that_was_prepared_in_another_way(run, tmp_path):
+    lines, options = read_lines(run.weights), ["data=example", *MODEL]
+    for own, here, typed in (
+        (
+            "de-en normalize tokenize",
+            "# text: de-en normalize tokenize lowercase",
+            "lowercase=true",
+        ),
+        ("en-de normalize", "# text: de-en normalize tokenize lowercase", ""),
+    ):
+        assert lines.count(here) == 1
+        other = put(tmp_path, {"w": [f"# text: {own}" if line == here else line for line in lines]})
+        said = f"w: belongs to text that is prepared as {own}, and not as {here[8:]}; say how"
+        assert said in refused(run.place, other, *options)
+        if typed:
+            found = translate(run.place, other, *options, f"data.{typed}", POP_LIMIT)
+            assert found == expected(run)
+        else:
+            assert said in refused(run.place, other, *options, "data.source_language=de")
+
+
 def test_weights_of_lists(run, tmp_path):
     put(tmp_path, {"lists": LISTS, "dev.de": ["ein guter tag", "danke sehr"]})
     put(tmp_path, {"dev.en": ["a good day", "thank you"]})

@@ -328,7 +328,7 @@ def test_a_run_that_would_ignore_an_option_is_not_begun(tmp_path):
         (
             [
                 *(*SCORES, "data=files", "data.name=x", "data.train=null"),
-                *("data.source_language=a", "data.target_language=b"),
+                *("data.source_language=de", "data.target_language=en"),
             ],
             "none.nbest",
         ),

@@ -23,9 +23,10 @@ def main(cfg: DictConfig) -> None:
         raise InputError(f"model={chosen} is not built from a bitext; use model=hiero")
     folds = cfg.lm == "folds"
     model.check_training(folds)
-    bitext = make_dataset(cfg, "train").require("train", training=True)
+    dataset = make_dataset(cfg, "train")
+    bitext = dataset.require("train", training=True)
     print(f"training bitext: {bitext.summary()}")
-    warn(corpus_suspicions({"train": bitext}))
+    warn([*dataset.without_rules(), *corpus_suspicions({"train": bitext})])
     if model.why_not_built(bitext, folds=folds) is None:
         print(f"{model.folder} is up to date; remove it to build it anew")
         return

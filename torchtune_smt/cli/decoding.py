@@ -162,7 +162,10 @@ def _check_belongs(cfg: DictConfig, settings: Settings, named: Origin | None, he
             "with what is here (init=file init.file=...)",
             path=cfg.weights,
         )
-    if named.text != here.text and not settings.gives("data"):
+    # What is typed of it is meant to be another.
+    typed = {override_key(override).removeprefix("data.") for override in settings.given}
+    odd = set(named.text.split()) ^ set(here.text.split())
+    if {part.partition("=")[0] for part in odd} - typed:
         raise InputError(
             f"belongs to text that is prepared as {named.text}, and not as {here.text}; say how it "
             "is to be (data=..., data.lowercase=..., data.tokenize=...)",

@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from torchtune_smt.cli.command_line import split_arguments, split_paths, systems_option
+from torchtune_smt.cli.command_line import (
+    override_key,
+    split_arguments,
+    split_paths,
+    systems_option,
+)
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.wire import decoder_class, make_dataset
 from torchtune_smt.core.errors import InputError
@@ -94,7 +100,9 @@ def compared(cfg: DictConfig, split: str, *, takes_references: bool = True) -> C
         data = {n: None if OmegaConf.is_missing(cfg.data, n) else v for n, v in found.items()}
     given = cfg.get("references") if takes_references else None
     references = None if given is None else paths_of("references", given)
-    return Compared(split, open_run, _longest_source, data, references, takes_references)
+    keys = map(override_key, HydraConfig.get().overrides.task)
+    typed = {key.removeprefix("data.") for key in keys if key.startswith("data.")}
+    return Compared(split, open_run, _longest_source, data, references, takes_references, typed)
 
 
 def open_run(

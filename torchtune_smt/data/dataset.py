@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from torchtune_smt.core.resources import EXAMPLE, PACKAGE, example_folder
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.compounds import FILLERS, CompoundSplitter
-from torchtune_smt.data.preprocess import Preprocessor
+from torchtune_smt.data.preprocess import Preprocessor, known_languages
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,24 @@ class Dataset(Checked):
     empty: Literal["error", "skip"] = "error"
     max_length: int = 80
     max_ratio: float = 9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for side in ("source", "target") if self.normalize or self.tokenize else ():
+            code = getattr(self, f"{side}_language")
+            if not re.fullmatch("[a-z]{2,3}", code):
+                raise InputError(
+                    f"{side}_language={code} is no code of two or three small letters, such as fr, "
+                    "by which text is made tokens"
+                )
+
+    def without_rules(self) -> list[str]:
+        """Return a sentence for each language that the tokenizer has no rules of its own for."""
+        return [
+            f"the tokenizer has no rules for {side}_language={text.language}, and takes English's"
+            for side, text in (("source", self._text("source")), ("target", self._text("target")))
+            if text.tokenize and text.language not in known_languages()
+        ]
 
     def description(self) -> str:
         """Return the languages, and how text is prepared, step by step."""

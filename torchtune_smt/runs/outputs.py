@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -359,6 +359,9 @@ SENTENCE_ID: Final = re.compile(r"(?=[^ \t]*[0-9])(?=[^ \t]*[A-Za-z_-])[^ \t]+")
 
 # What of a run's data the text of a set depends on, apart from the set's own files.
 _TEXT: Final = "source_language target_language folders normalize tokenize lowercase empty".split()
+# What the text of a source that is decoded depends on.
+_LANGUAGES: Final = ["source_language", "target_language"]
+_SOURCE: Final = [*_LANGUAGES, "normalize", "tokenize", "lowercase", "split_compounds"]
 
 
 @dataclass(frozen=True)
@@ -369,6 +372,7 @@ class Compared:
         name and text, as it is to decode it; takes more templates for features besides.
     longest_source: returns how many words a source may have that such a run decodes; None: any.
     data: the options of the group ``data``, where they are given.
+    typed: which of these are given one by one.
     references: files, where they are given; `takes_references` says whether they can be.
     """
 
@@ -378,10 +382,14 @@ class Compared:
     data: dict[str, Any] | None = None
     references: Sequence[str] | None = None
     takes_references: bool = True
+    typed: Collection[str] = ()
 
     def find_data(self, outputs: Sequence[Output]) -> dict[str, Any] | None:
         """Return the data that are given, or else those of the runs; None: there are none."""
         if self.data is not None:
+            for output in outputs:
+                if self._is_untranslated(output, self.data):
+                    self._check_text(output)
             return self.data
         found: dict[str, Any] | None = None
         first: Path | None = None
@@ -399,6 +407,19 @@ class Compared:
                     path=output.folder,
                 )
         return found
+
+    def _check_text(self, output: Output) -> None:
+        """Raise InputError where a run would decode text that is prepared unlike its own."""
+        own, here = output.data or self.data or {}, self.data or {}
+        for name in _SOURCE:
+            # What is typed is meant to be another; of files languages are always typed.
+            meant = name in self.typed and name not in _LANGUAGES
+            if own.get(name) != here.get(name) and not meant:
+                raise InputError(
+                    f"was tuned on text with {name}={own.get(name)}, and {self.split} would be "
+                    f"prepared with {here.get(name)} to be decoded; give data.{name}",
+                    path=output.folder,
+                )
 
     def _of_set(self, data: Mapping[str, Any]) -> dict[str, Any]:
         return {name: data.get(name) for name in (*_TEXT, self.split)}

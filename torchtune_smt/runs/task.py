@@ -241,7 +241,8 @@ class _Corpora:
             self.found["train"] = dataset.require("train", training=True, max_words=max_words)
             print(f"training bitext: {self.found['train'].summary()}")
             order = ("train", "dev", "test")
-            warn(corpus_suspicions({n: self.found[n] for n in order if n in self.found}))
+            odd = corpus_suspicions({n: self.found[n] for n in order if n in self.found})
+            warn([*dataset.without_rules(), *odd])
         return self.found["train"]
 
 
