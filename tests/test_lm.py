@@ -24,7 +24,7 @@ from torchtune_smt.lm import (
     write_arpa,
 )
 from torchtune_smt.lm.folds import build_folds, load_folds
-from torchtune_smt.lm.kernels import advance, asked, match, recall, transition
+from torchtune_smt.lm.kernels import asked, match, recall, transition
 from torchtune_smt.lm.tables import build_tables, write_cache
 
 SMALL = """\\data\\
@@ -293,7 +293,7 @@ def test_a_memo_remembers_what_the_model_says():
         state = int(rng.choice(nodes["state"]))
         pairs_asked.add((state, word))
         place = recall(lm, state, word)
-        logp, node = match(table, nodes, state, word)
+        logp, node, _ = match(table, nodes, state, word)
         after = nodes["state"][node]
         found, wanted = lm.memo[place], nodes[node]
         assert (found["logp"], found["node"], found["state"]) == (logp, node, after)
@@ -323,7 +323,7 @@ def test_states_are_the_shortest_that_tell_all(reference):
         state = next((ngram[i:] for i in range(len(ngram)) if ngram[i:] in kept), ())
         assert tables.nodes["state"][node] == nodes[state]
         if ngram:
-            _, behind = advance(*tables, nodes[ngram[:-1]], names.id(ngram[-1]))
+            _, _, behind = match(*tables, nodes[ngram[:-1]], names.id(ngram[-1]))
             assert behind == nodes[state]
         assert tables.nodes["extends_left"][node] == any(g[1:] == ngram for g in nodes if g)
 

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csc_array
-from sklearn.isotonic import isotonic_regression
 
 from torchtune_smt.minimizer import Logistic, Penalty, SquaredHinge
 from torchtune_smt.minimizer import dense_basis as module
 from torchtune_smt.minimizer.dense_basis import dense_basis
 from torchtune_smt.minimizer.dense_optimum import line_minimum
-from torchtune_smt.minimizer.model_kernels import descending, sweep
+from torchtune_smt.minimizer.model_kernels import sweep
 
 
 def features(n=500, seed=0):
@@ -153,13 +152,6 @@ def test_no_sweep_makes_it_worse_and_none_takes_blocks_apart(model):
         for size in set(np.abs(v)):
             assert np.unique(np.abs(new[np.abs(v) == size])).size == 1
         v = new
-
-
-@given(st.lists(st.tuples(st.floats(-3, 3), st.floats(0.1, 9)), min_size=1, max_size=9))
-def test_the_nearest_levels_that_do_not_rise_are_those_of_isotonic_regression(both):
-    level, weight = np.array(both).T.copy()
-    expected = isotonic_regression(level, sample_weight=weight, increasing=False)
-    assert np.allclose(descending(level, weight), expected, atol=1e-12)
 
 
 @settings(max_examples=50)

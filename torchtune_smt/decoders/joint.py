@@ -17,8 +17,9 @@ from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import NO_PARTS, Decoder, lists_of
 from torchtune_smt.features.templates import OrientedTemplate, Template
+from torchtune_smt.kbest.columns import with_dense
 from torchtune_smt.kbest.lists import KBestLists, Source
-from torchtune_smt.kbest.rerank import best_first
+from torchtune_smt.kbest.rerank import reranked
 from torchtune_smt.models.base import Model
 
 ORDER: Final = 4
@@ -75,7 +76,7 @@ class JointDecoder(Decoder):
         theirs = [f"{name}_{feature}" for name, p in parts.items() for feature in p.dense_names]
         self.dense_names = [*theirs, *(f"{name}_missing" for name in parts)]
         self.dense_names += [f"Agreement_{n}" for n in range(1, ORDER + 1)]
-        self._own = np.arange(len(theirs), len(self.dense_names), dtype=np.int32)
+        self._own = self.dense_names[len(theirs) :]
         self.features, self.words = Vocabulary(self.dense_names), Vocabulary()
         self._ids = [_Ids(p.features, self.features, f"{name}_") for name, p in parts.items()]
         self._word_ids = [_Ids(part.words, self.words) for part in parts.values()]
@@ -105,12 +106,6 @@ class JointDecoder(Decoder):
         token_begin, words = gather(joined_offsets(texts), np.concatenate(tokens), where)
         rank = np.where(lacks, np.inf, place - begins[:, :-1].T[sentence] + 1)
         agreement = _agreement(token_begin, words, sentence, rank)
-        own = np.column_stack([lacks, agreement])
-        there = own != 0
-        rows = rows.with_entries(
-            np.nonzero(there)[0], np.broadcast_to(self._own, own.shape)[there], own[there]
-        )
-        ids, numbered = rows.numbered()
         pool = KBestLists(
             index=np.array([source.index for source in sources], np.int64),
             begin=begin,
@@ -120,7 +115,8 @@ class JointDecoder(Decoder):
             tokens=words,
             words=self.words,
         )
-        return best_first(pool, numbered.dot(snapshot.read(self.features, ids)), k)
+        own = with_dense(pool, self._own, np.column_stack([lacks, agreement]))
+        return reranked(own, snapshot, k)
 
     def meet(self, sources: Sequence[Source]) -> None:
         """Give ids to those features and words that have none, as decoding these sentences does."""

@@ -23,7 +23,7 @@ from torchtune_smt.features.templates import (
 )
 from torchtune_smt.kbest.columns import with_dense
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.kbest.rerank import best_first
+from torchtune_smt.kbest.rerank import reranked
 from torchtune_smt.lm.classes import WordClasses
 from torchtune_smt.lm.model import NgramModel
 
@@ -100,9 +100,7 @@ class TranslationFeatures:
         """
         if not len(lists):
             return lists
-        lists = self._added(lists)
-        ids, numbered = lists.rows.numbered()
-        return best_first(lists, numbered.dot(snapshot.read(lists.features, ids)), k)
+        return reranked(self._added(lists), snapshot, k)
 
 
 def rule_templates(templates: Sequence[Template]) -> list[RuleTemplate]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.core.text import split_fields
@@ -26,10 +26,8 @@ from torchtune_smt.kbest.tools import FORMS
 
 def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBestLists:
     """Return lists best first under weights, with their new scores; see `best_first`."""
-    ids: Int64 = np.unique(lists.rows.feature).astype(np.int64)
-    known: Float64 = np.zeros(int(ids[-1]) + 1 if ids.size else 0)
-    known[ids] = weights.read(lists.features, ids)
-    return best_first(lists, lists.rows.dot(known), k)
+    ids, numbered = lists.rows.numbered()
+    return best_first(lists, numbered.dot(weights.read(lists.features, ids)), k)
 
 
 def best_first(lists: KBestLists, score: Float64, k: int | None = None) -> KBestLists:

@@ -87,31 +87,13 @@ def transition(table: Records, node: int, word: int) -> int:
 
 
 @inner
-def match(table: Records, nodes: Records, state: int, word: int) -> tuple[float, int]:
-    """Return (log10 probability of `word` after `state`, node of the longest n-gram found).
+def match(table: Records, nodes: Records, state: int, word: int) -> tuple[float, int, int]:
+    """Return (log10 probability of `word` after `state`, node of the longest n-gram, next state).
 
     That n-gram is the longest one of the model that ends in `word` and consists of it and of
-    words of the state before it. A state is a node, as `NODE` has them; 0 knows no context.
-    """
-    context, node = state, -1
-    while context != 0 and node < 0:
-        node = transition(table, context, word)
-        if node < 0:
-            context = nodes[context].suffix
-    if node < 0:
-        node = word + 1
-    logp = nodes[node].prob + 0.0
-    if context != state:
-        logp += nodes[state].backoff_sum - nodes[context].backoff_sum
-    return logp, node
-
-
-@inner
-def advance(table: Records, nodes: Records, state: int, word: int) -> tuple[float, int]:
-    """Return (log10 probability of `word` after `state`, the next state).
-
-    As `match`, but the next state is known as soon as the table is read: where one word follows
-    another, the search for the next one need not wait for the node.
+    words of the state before it. A state is a node, as `NODE` has them; 0 knows no context. The
+    next state is known as soon as the table is read: where one word follows another, the search
+    for the next one need not wait for the node.
     """
     context, slot = state, np.int64(-1)
     while context != 0 and slot < 0:
@@ -127,7 +109,7 @@ def advance(table: Records, nodes: Records, state: int, word: int) -> tuple[floa
     logp = nodes[node].prob + 0.0
     if context != state:
         logp += nodes[state].backoff_sum - nodes[context].backoff_sum
-    return logp, after
+    return logp, node, after
 
 
 class Asked(NamedTuple):
@@ -148,8 +130,7 @@ def asked(table: Records, nodes: Records) -> Asked:
 def _remember(lm: Asked, place: np.uint64, key: int, state: int, word: int) -> None:
     """Write what comes of a word behind a state to its place in the memo."""
     nodes, memo = lm.nodes, lm.memo
-    logp, node = match(lm.table, nodes, state, word)
-    after = nodes[node].state
+    logp, node, after = match(lm.table, nodes, state, word)
     memo[place].key, memo[place].logp, memo[place].node = key, logp, node
     memo[place].state, memo[place].reach = after, nodes[after].length
     memo[place].length, memo[place].extends_left = nodes[node].length, nodes[node].extends_left
@@ -187,10 +168,10 @@ def score_sentences(
         now = state
         sum_ = 0.0
         for k in range(begin[i], begin[i + 1]):
-            logp, now = advance(table, nodes, now, words[k])
+            logp, _, now = match(table, nodes, now, words[k])
             sum_ += logp
         if end_word >= 0:
-            logp, now = advance(table, nodes, now, end_word)
+            logp, _, now = match(table, nodes, now, end_word)
             sum_ += logp
         total[i] = sum_
 

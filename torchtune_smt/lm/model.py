@@ -27,7 +27,7 @@ class NgramModel:
 
     order: length of the longest n-grams, 1 to 6.
     words: word 0 is ``<unk>``; ``<s>`` and ``</s>`` are among the others.
-    tables: for compiled code, with `torchtune_smt.lm.kernels`: `transition`, `match`, `advance`.
+    tables: for compiled code, with `torchtune_smt.lm.kernels`: `transition`, `match`.
 
     As attributes:
     begin_state: the state after ``<s>``.

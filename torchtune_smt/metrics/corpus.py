@@ -156,16 +156,6 @@ def corpus_bleu(
     return extractor.extract(hypotheses).score
 
 
-def bleu_of_statistics(totals: NDArray[np.int64]) -> float:
-    """Return corpus BLEU (0..100) of `BleuReferences.statistics` [10] summed over a corpus."""
-    counts = totals.tolist()
-    # As `corpus_bleu` has it; it is not this method's own default.
-    bleu = SACREBLEU.compute_bleu(
-        counts[:4], counts[4:8], counts[8], counts[9], smooth_method="exp"
-    )
-    return float(bleu.score)
-
-
 def sacrebleu_metric(
     name: str,
     tokenize: str = "none",

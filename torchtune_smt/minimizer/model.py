@@ -178,14 +178,19 @@ class OscarModel:
         for step in SHORTER:
             levels = level + step * rise
             # Blocks may pass each other, or join where they would.
-            trials = [
-                _moved(v, block, some) for some in (levels, kernels.descending(levels, weight))
-            ]
+            trials = [_moved(v, block, some) for some in (levels, _descending(levels, weight))]
             values = [self.value(trial) for trial in trials]
             if min(values) < lowest:
                 best = trials[int(np.argmin(values))]
                 return best, damping * (LESS if step == 1.0 else 1.0)
         return v, damping * MORE
+
+
+def _descending(level: Float64, weight: Float64) -> Float64:
+    from scipy.optimize import isotonic_regression
+
+    found: Float64 = isotonic_regression(level, weights=weight, increasing=False).x
+    return found
 
 
 def _moved(v: Float64, block: Int64, level: Float64) -> Float64:

@@ -192,30 +192,6 @@ def face_direction(
 
 
 @kernel
-def descending(level: Float64, weight: Float64) -> Float64:
-    """Return the nearest levels, in the squares of differences by weight, that do not rise."""
-    n = 0
-    mean, mass = np.empty(level.size), np.empty(level.size)
-    length = np.empty(level.size, np.int64)
-    for b in range(level.size):
-        mean[n], mass[n], length[n] = level[b], weight[b], 1
-        n += 1
-        while n > 1 and mean[n - 1] >= mean[n - 2]:
-            both = mass[n - 2] + mass[n - 1]
-            mean[n - 2] = (mass[n - 2] * mean[n - 2] + mass[n - 1] * mean[n - 1]) / both
-            mass[n - 2] = both
-            length[n - 2] += length[n - 1]
-            n -= 1
-    out = np.empty(level.size)
-    b = 0
-    for i in range(n):
-        for _ in range(length[i]):
-            out[b] = mean[i]
-            b += 1
-    return out
-
-
-@kernel
 def sweep(columns: Columns, linear: Float64, v: Float64, strengths: Strengths, sweeps: int) -> None:
     """Take sweeps over the blocks of v on ½ vᵀSv + linearᵀv + Ω(v), in place.
 

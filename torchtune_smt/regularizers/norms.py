@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.core.accepts import Checked, accepting
-from torchtune_smt.regularizers.base import STRENGTH, check_weights
-from torchtune_smt.regularizers.ops import check_step, elastic_prox, group_prox
+from torchtune_smt.regularizers.base import STRENGTH
+from torchtune_smt.regularizers.ops import elastic_prox, group_prox
 
 
 class _Elastic(Checked):
@@ -84,22 +84,11 @@ class ElasticNet(_Elastic):
 
 
 @dataclass(frozen=True)
-class NoRegularizer:
+class NoRegularizer(_Elastic):
     """Ω(w) = 0; its prox leaves weights as they are."""
 
-    separable: ClassVar[bool] = True
     lazy: ClassVar[bool] = True
     elastic: ClassVar[tuple[float, float]] = (0.0, 0.0)
-
-    def value(self, weights: Tensor) -> Tensor:
-        """Return 0, a scalar tensor."""
-        return weights.new_zeros(())
-
-    def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
-        """Return a copy of the weights."""
-        check_weights(weights)
-        check_step(step)
-        return weights.clone()
 
 
 @dataclass(frozen=True)

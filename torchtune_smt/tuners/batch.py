@@ -22,7 +22,7 @@ from torchtune_smt.kbest.sentences import ELSEWHERE, Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics.base import BoundMetric, Judge, Score
 from torchtune_smt.metrics.bleu import BleuReferences
-from torchtune_smt.metrics.corpus import bleu_of_statistics
+from torchtune_smt.metrics.corpus import bleu_scores
 from torchtune_smt.tuners.base import Report, Show, Tuner, silent
 from torchtune_smt.tuners.learner import take
 
@@ -110,7 +110,7 @@ class Collector:
         return lists
 
     def _score(self, total: Int64, sums: Float64) -> Score:
-        bleu = bleu_of_statistics(total)
+        bleu = float(bleu_scores(total))
         return Score(bleu if self.measure == BLEU else self._judge.of_sums(sums), bleu)
 
     def _decoded(self) -> Iterator[KBestLists]:

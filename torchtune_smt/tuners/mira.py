@@ -13,7 +13,6 @@ from torchtune_smt.core.accepts import Checked, above, accepting, integer, one_o
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.measure import BLEU
-from torchtune_smt.metrics import bleu_kernels
 from torchtune_smt.tuners import mira_kernels as kernels
 from torchtune_smt.tuners.solver import Solution, check_start, statistics_of
 
@@ -107,10 +106,6 @@ class KBestMira(Checked):
 
 
 def score_on(lists: KBestLists, weights: Float64) -> float:
-    """Return the corpus score (BLEU in 0..1, by sacrebleu) of the hypotheses that W ranks first."""
+    """Return the corpus score (BLEU in 0..1) of the hypotheses that W ranks first."""
     chosen = statistics_of(lists)[lists.best(weights)]
-    if lists.measure != BLEU:
-        return float(lists.measure.scores(chosen.sum(axis=0, dtype=np.float64)))
-    totals = chosen.sum(axis=0, dtype=np.int64)
-    bleu: Float64 = bleu_kernels.sacrebleu_bleu(totals[None], bleu_kernels.EXP, 0.0, False)
-    return float(bleu[0])
+    return float(lists.measure.scores(chosen.sum(axis=0, dtype=np.float64)))

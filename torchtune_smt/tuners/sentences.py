@@ -13,7 +13,7 @@ from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import KBest, KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import Judge
-from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics, corpus_bleu
+from torchtune_smt.metrics.corpus import CorpusScore, bleu_scores, corpus_bleu
 
 
 def translate(
@@ -63,7 +63,7 @@ def evaluate_by(
         return Evaluated(score, lines, judge.score(judge.judged(KBestLists.of(best))))
     found = lists_of(decoder, sentences.sources, snapshot, 1)
     assert found.statistics is not None and found.entry is not None
-    bleu = bleu_of_statistics(found.statistics.sum(axis=0, dtype=np.int64))
+    bleu = float(bleu_scores(found.statistics.sum(axis=0, dtype=np.int64)))
     signature = f"statistics:scores.dat|smooth:exp|version:{version('sacrebleu')}"
     lines = [str(entry) for entry in found.entry.tolist()]
     return Evaluated(CorpusScore("BLEU", bleu, signature), lines)
