@@ -100,7 +100,7 @@ constant, inv_sqrt or 1/t: CumulativeL1.schedule FOBOS.schedule StepLearning.sch
 cpu or cuda: BatchLearning.device Pro.device Stochastic.device
 de, or null: Dataset.split_compounds
 drop or keep: GroupingTuner.zero_group
-epoch, step or none: AveragingOptimizer.average
+epoch, step or none: FOBOS.average
 error or skip: KBestFiles.on_error
 error or worst: ExternalScores.missing MetricMix.missing
 false, true or phrases: BitextModel.unaligned_edges

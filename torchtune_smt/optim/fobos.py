@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.accepts import accepting
+from torchtune_smt.core.accepts import accepting, one_of
 from torchtune_smt.core.archive import DAMAGED
 from torchtune_smt.core.arrays import Float64, Int32
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps, StepAverage
-from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES, AveragingOptimizer, rate
+from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES, SparseOptimizer, identity, rate
 from torchtune_smt.optim.state import (
     Group,
     Kept,
@@ -47,7 +47,7 @@ LONGEST = 1 << 20
 _NONE = np.empty(0)
 
 
-class FOBOS(AveragingOptimizer):
+class FOBOS(SparseOptimizer):
     """Forward-backward splitting (Duchi and Singer, 2009; Liu et al., 2013, Algorithm 2).
 
     At step t = 1, 2, ...: w -= η_t · g; w = prox of Ω with step η_{t+1}, where η_t = lr · t^-p.
@@ -80,7 +80,9 @@ class FOBOS(AveragingOptimizer):
     options: `lazy`, `maximize` and `wait`; see `SparseOptimizer`.
     """
 
-    accepts = accepting(schedule=SCHEDULE)
+    accepts = accepting(schedule=SCHEDULE, average=one_of("epoch", "step", "none"))
+    settings: ClassVar[tuple[str, ...]] = (*SparseOptimizer.settings, "average")
+    fixed: ClassVar[tuple[str, ...]] = ("average",)
     marks: ClassVar[bool] = True
 
     def __init__(
@@ -109,6 +111,41 @@ class FOBOS(AveragingOptimizer):
                 f"average=step: steps of {type(regularizer).__name__} are put off, and what "
                 "weights are between them is not known without taking them; use average=epoch"
             )
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Bring all rows of all parameters, and sums of them, up to date; O(D)."""
+        # Of rows that were late the sums are brought up to date with them.
+        late = {*self._behind}
+        super().flush()
+        # What is written to weights from now on has not been there before.
+        for group, parameter in self._pairs():
+            if parameter not in late and (state := self.state.get(parameter)):
+                self._add_up_all(group, parameter, state)
+
+    @torch.no_grad()
+    def averaged(self, parameter: Tensor | None = None) -> Tensor:
+        """Return the averaged weights [D], or as they are before there are any; O(D)."""
+        group, parameter = self._find(parameter)
+        if group["average"] == "none":
+            raise ValueError(
+                f"nothing was averaged: build {self._name} with average=epoch or average=step"
+            )
+        state = self._prepared(group, parameter)
+        clock: int = state["epochs" if group["average"] == "epoch" else "step"]
+        if clock == 0:
+            self.flush()
+            return parameter.detach().clone()
+        self._add_up_all(group, parameter, state)
+        if parameter in self._behind:
+            self._behind[parameter] = identity(parameter)
+        total: Tensor = state["total"]
+        return (total / clock).to(parameter.dtype).view(parameter.shape)
+
+    def _add_up_all(self, group: Group, parameter: Tensor, state: State) -> None:
+        if group["average"] == "step":
+            settings = {**group, **self._pending[parameter]}
+            self._flush(settings, rows_of(parameter), state)
 
     @torch.no_grad()
     def end_epoch(self) -> None:
@@ -208,12 +245,6 @@ class FOBOS(AveragingOptimizer):
             added = torch.where(pulled, late, added)
         # Coordinates may be named twice.
         state["total"].index_copy_(0, indices, state["total"].index_select(0, indices) + added)
-
-    def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
-        if group["average"] == "step":
-            self._flush(group, parameter, state)
-        total: Tensor = state["total"]
-        return total
 
     def _step_sums(self, group: Group, state: State) -> StepSums | None:
         """Return what sums of steps that are put off are made of, if they are wanted."""
@@ -372,7 +403,7 @@ class StepSums:
     def append(self, size: float) -> None:
         """Add a step."""
         self.make_room(1)
-        row_kernels.add(self.size, self.block, self.count, size, self.lambda1, self.lambda2)
+        row_kernels.append(self.size, self.block, self.count, size, self.lambda1, self.lambda2)
         self.count += 1
 
     def of(self, weights: Float64, first: Int32) -> Float64:

@@ -149,14 +149,6 @@ def summed(
 
 
 @kernel
-def add(
-    sizes: Float64, blocks: Float64, count: int, size: float, lambda1: float, lambda2: float
-) -> None:
-    """Write down a step; see `append`."""
-    append(sizes, blocks, count, size, lambda1, lambda2)
-
-
-@kernel
 def build(sizes: Float64, blocks: Float64, count: int, lambda1: float, lambda2: float) -> None:
     """Write all blocks anew."""
     for step in range(count):
@@ -281,10 +273,12 @@ def fobos(
     """
     row_begin, feature, value, order, kind, margins = steps
     total, sizes, blocks = average
-    averaging, late = total.size > 0, last.size > 0
+    averaging = total.size > 0
     S, P, smallest = totals
     lr, power, lambda1, lambda2 = strengths
     pulled = lambda1 > 0.0 or lambda2 > 0.0
+    exempt = unregularized if pulled else weight.size
+    rate = lr / (step + 1) ** power
     for taken in range(begin, margins.size):
         row = order[taken]
         if P < smallest:
@@ -293,15 +287,11 @@ def fobos(
         for p in range(row_begin[row], row_begin[row + 1]):
             j = feature[p]
             w = weight[j]
-            moves = pulled and j >= unregularized
-            if averaging:
-                if w != 0.0 and moves:
+            if j >= exempt:
+                if averaging and w != 0.0:
                     total[j] += summed(
                         sizes, blocks, step - first, last[j] - first, w, lambda1, lambda2
                     )
-                else:
-                    total[j] += w * (step - last[j])
-            if moves:
                 # Unsigned: to ask whether an index is below 0, one from the end, takes time.
                 seen = np.uint64(last[j] - first)
                 old = path[seen, 1] if lambda2 > 0.0 else 1.0
@@ -310,67 +300,31 @@ def fobos(
                 if lambda2 > 0.0:
                     w *= P / old
                 weight[j] = w
-            if late:
                 last[j] = step
             z += w * value[p]
         margins[taken] = z
         if not math.isfinite(z):
             return taken, S, P
         step += 1
-        factor = slope(kind, z) * (lr / step**power)
-        if factor != 0.0:
-            for p in range(row_begin[row], row_begin[row + 1]):
-                weight[feature[p]] += factor * value[p]
-        # The proximal step, on all weights at once.
-        rate = lr / (step + 1) ** power
-        if averaging and pulled:
-            append(sizes, blocks, step - 1 - first, rate, lambda1, lambda2)
-        S += rate * lambda1 / P
-        P /= 1.0 + rate * lambda2
-        if pulled:
-            path[step - first, 0] = S
-            path[step - first, path.shape[1] - 1] = P if lambda2 > 0.0 else S
-    return margins.size, S, P
-
-
-@kernel
-def sgd(
-    weight: Float64,
-    total: Float64,
-    last: Int32,
-    clock: int,
-    by_step: bool,
-    steps: RowSteps,
-    lr: float,
-    begin: int,
-) -> int:
-    """`SGD` row by row.
-
-    `total` and `last` are sums of weights and up to when they go (float64 and int32 [D], or [0]
-    without averaging); `clock` is the number of weight vectors in the average, which grows with
-    each step if `by_step`.
-    """
-    row_begin, feature, value, order, kind, margins = steps
-    averaging = total.size > 0
-    for taken in range(begin, margins.size):
-        row = order[taken]
-        z = 0.0
-        for p in range(row_begin[row], row_begin[row + 1]):
-            z += weight[feature[p]] * value[p]
-        margins[taken] = z
-        if not math.isfinite(z):
-            return taken
-        factor = lr * slope(kind, z)
+        factor = slope(kind, z) * rate
         if factor != 0.0:
             for p in range(row_begin[row], row_begin[row + 1]):
                 j = feature[p]
-                if averaging:
-                    total[j] += weight[j] * (clock - last[j])
-                    last[j] = clock
+                if averaging and j < exempt:
+                    total[j] += weight[j] * (step - 1 - last[j])
+                    last[j] = step - 1
                 weight[j] += factor * value[p]
-        if by_step:
-            clock += 1
-    return margins.size
+        if power != 0.0:
+            rate = lr / (step + 1) ** power
+        if pulled:
+            # The proximal step, on all weights at once.
+            if averaging:
+                append(sizes, blocks, step - 1 - first, rate, lambda1, lambda2)
+            S += rate * lambda1 / P
+            P /= 1.0 + rate * lambda2
+            path[step - first, 0] = S
+            path[step - first, path.shape[1] - 1] = P if lambda2 > 0.0 else S
+    return margins.size, S, P
 
 
 @kernel

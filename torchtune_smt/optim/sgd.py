@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -11,11 +9,11 @@ from torch.optim.optimizer import ParamsT
 from torchtune_smt.core.accepts import accepting, behaves_as
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.optim import row_kernels
+from torchtune_smt.optim.fobos import FOBOS
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import (
     SCHEDULE,
     SCHEDULES,
-    AveragingOptimizer,
     SparseOptimizer,
     rate,
 )
@@ -25,22 +23,20 @@ from torchtune_smt.optim.state import (
     State,
     Vector,
     add_rows,
-    beside,
     regularized_rows,
 )
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
 from torchtune_smt.regularizers.norms import L1
 
 
-class SGD(AveragingOptimizer):
-    """w -= lr · g, with lazy averaging: the perceptron's optimizer (Simianer et al., 2012).
+class SGD(FOBOS):
+    """w -= lr · g: the perceptron's optimizer (Simianer et al., 2012).
 
-    `averaged` gives the mean of the weights at the ends of the epochs (the result of their
-    Algorithm 1), or after each step. Its sums are kept up by the coordinates that a step touches
-    alone: each knows up to when it has been summed.
+    It is `FOBOS` at a constant rate and without a penalty. `averaged` gives the mean of the weights
+    at the ends of the epochs (the result of their Algorithm 1), or after each step.
 
-    State per coordinate, unless `average` is "none": the sum (float64) and when
-    it was last added to (int32).
+    State per coordinate, unless `average` is "none": the sum (float64), and with "step" when it was
+    last added to (int32).
 
     lr: η, constant.
     regularizer: none, or one that does nothing: this optimizer has no proximal step.
@@ -49,7 +45,7 @@ class SGD(AveragingOptimizer):
     options: `lazy`, `maximize` and `wait`; see `SparseOptimizer`.
     """
 
-    settings: ClassVar[tuple[str, ...]] = ("average",)
+    accepts = accepting()
 
     def __init__(
         self,
@@ -61,8 +57,15 @@ class SGD(AveragingOptimizer):
         average: str = "epoch",
         **options: bool,
     ) -> None:
-        given = {"regularizer": regularizer, "unregularized": unregularized}
-        super().__init__(params, {"lr": lr, **given, "average": average}, **options)
+        super().__init__(
+            params,
+            lr,
+            regularizer,
+            schedule="constant",
+            unregularized=unregularized,
+            average=average,
+            **options,
+        )
 
     def _check_group(self, group: Group) -> None:
         if elastic_strengths(group["regularizer"]) != (0, 0):
@@ -72,56 +75,6 @@ class SGD(AveragingOptimizer):
                 "optimizer.schedule=constant) instead of SGD, for L1 also CumulativeL1 "
                 "(optimizer=cumulative_l1)"
             )
-
-    def end_epoch(self) -> None:
-        """Learn that an epoch is over: its final weights enter the average; O(1)."""
-        for group, parameter in self._pairs():
-            self._prepared(group, parameter)["epochs"] += 1
-
-    def _puts_off(self, group: Group) -> bool:
-        return False
-
-    def _kept(self, group: Group) -> Kept:
-        clock = "epochs" if group["average"] == "epoch" else "step"
-        kept: Kept = {"step": 0, "epochs": 0}
-        if group["average"] != "none":
-            last = Vector(clock, torch.int32, of_rows=True)
-            kept |= {"total": Vector(0.0, torch.float64), "last": last}
-        return kept
-
-    def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
-        missed = beside(self._clock(group, state) - state["last"], parameter)
-        total: Tensor = state["total"] + parameter.detach().double() * missed
-        return total
-
-    def _update(
-        self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
-    ) -> None:
-        once = not self._later(parameter)
-        if group["average"] != "none":
-            clock = self._clock(group, state)
-            weight = parameter.index_select(0, indices).double()
-            missed = beside(clock - state["last"].index_select(0, indices), weight)
-            add_rows(state["total"], indices, weight * missed, once=once)
-            state["last"].index_fill_(0, indices, clock)
-        add_rows(parameter, indices, gradient, alpha=-group["lr"], once=once)
-        state["step"] += 1
-
-    def _update_rows(
-        self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
-    ) -> int:
-        averaging = group["average"] != "none"
-        done = row_kernels.sgd(
-            weight,
-            state["total"].numpy() if averaging else weight[:0],
-            state["last"].numpy() if averaging else steps.feature[:0],
-            self._clock(group, state),
-            group["average"] == "step",
-            steps,
-            float(group["lr"]),
-            first,
-        )
-        return int(done)
 
 
 class CumulativeL1(SparseOptimizer):

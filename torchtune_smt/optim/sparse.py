@@ -185,7 +185,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         # A subclass may have put off more since it was said what is.
         late = self._puts_off(group) or declared(self, "_puts_off", "_catch_up") is None
         if late or parameter in self._behind:
-            self._behind[parameter] = _identity(parameter)
+            self._behind[parameter] = identity(parameter)
 
     def _check_own(self, parameter: Tensor) -> None:
         """Raise an error if weights were changed while out of date, or since a state was saved."""
@@ -197,7 +197,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
                 )
             del self._saved[parameter]
         known = self._behind.get(parameter)
-        now = _identity(parameter)
+        now = identity(parameter)
         if known is None or known == now:
             return
         if known[0] != now[0] or (known[1] != now[1] and known[2] >= now[2]):
@@ -707,60 +707,6 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
         return found[0]
 
 
-class AveragingOptimizer(SparseOptimizer):
-    """Base of the optimizers with an argument `average`, and a sum of weights in their state.
-
-    A subclass says in `_total` what the sum is, and in its state "step" and "epochs" (where
-    `average` is "epoch") how many vectors have entered it.
-    """
-
-    accepts = accepting(average=one_of("epoch", "step", "none"))
-    settings: ClassVar[tuple[str, ...]] = (*SparseOptimizer.settings, "average")
-    fixed: ClassVar[tuple[str, ...]] = ("average",)
-
-    @torch.no_grad()
-    def flush(self) -> None:
-        """Bring all rows of all parameters, and sums of them, up to date; O(D)."""
-        # Of rows that were late the sums are brought up to date with them.
-        late = {*self._behind}
-        super().flush()
-        # What is written to weights from now on has not been there before.
-        for group, parameter in self._pairs():
-            state = {} if parameter in late else self.state.get(parameter, {})
-            if "total" in state:
-                settings = {**group, **self._pending[parameter]}
-                state["total"] = self._total(settings, rows_of(parameter), state)
-                if "last" in state and not self.marks:
-                    state["last"].fill_(self._clock(settings, state))
-
-    @torch.no_grad()
-    def averaged(self, parameter: Tensor | None = None) -> Tensor:
-        """Return the averaged weights [D], or as they are before there are any; O(D)."""
-        group, parameter = self._find(parameter)
-        if group["average"] == "none":
-            raise ValueError(
-                f"nothing was averaged: build {self._name} with average=epoch or average=step"
-            )
-        state = self._prepared(group, parameter)
-        clock = self._clock(group, state)
-        if clock == 0:
-            self.flush()
-            return parameter.detach().clone()
-        total = self._total({**group, **self._pending[parameter]}, rows_of(parameter), state)
-        if parameter in self._behind:
-            self._behind[parameter] = _identity(parameter)
-        return (total / clock).to(parameter.dtype).view(parameter.shape)
-
-    def _clock(self, group: Group, state: State) -> int:
-        """Return how many weight vectors have entered the average."""
-        clock: int = state["epochs" if group["average"] == "epoch" else "step"]
-        return clock
-
-    def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
-        """Return the sum of these vectors, in float64."""
-        raise NotImplementedError
-
-
 @torch._disable_dynamo  # type: ignore[attr-defined]
 def _outside_of_graphs(optimizer: SparseOptimizer, closure: Any) -> Any:
     """Take a step as it is under `torch.compile`: gradients that are sparse are in no graph."""
@@ -773,7 +719,7 @@ def _check_rate(group: Group) -> None:
         raise ValueError(f"lr must be finite, 0 or more, not {group['lr']}")
 
 
-def _identity(parameter: Tensor) -> tuple[int, ...]:
+def identity(parameter: Tensor) -> tuple[int, ...]:
     """Return what tells whether somebody has changed a parameter, or put other memory under it."""
     # Those made in inference mode count no changes.
     version = 0 if parameter.is_inference() else parameter._version
