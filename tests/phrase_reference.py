@@ -65,7 +65,9 @@ def orientation(kind: str, monotone: bool, swap: bool, right: bool) -> int:
         return 0 if monotone else 1
     if monotone or swap:
         return 0 if monotone else 1
-    return 3 if kind == "mslr" and not right else 2
+    # Of Moses's tables the third column is that of the left, and the fourth that of the right
+    # (DL = 2 and DR = 3 in its LRModel.h, and so ScorerMSLR writes them).
+    return 3 if kind == "mslr" and right else 2
 
 
 def towards_before(kind: ReorderingType, before: list[tuple[int, int]], first: int, last: int):

@@ -171,6 +171,8 @@ BAD_MODELS = [
     ("[distortion-limit]\n6", "[distortion-limit]\n6\n7", 8, "has 2 values"),
     ("[distortion-limit]\n6", "[distortion-limit]\nsix", 7, "'six' is no whole number"),
     ("[input-factors]\n0", "[input-factors]\n0\n1", 4, "only factor 0"),
+    ("num-features=4", "output-factor=0,1", 12, "only factor 0"),
+    ("factor=0", "factor=1", 15, "only factor 0"),
     ("\n6\n", "\n-2\n", 7, "distortion-limit must be -1 or more, not -2"),
     ("-limit=30", "-limit=-1", 12, "table-limit must be 0 or more, not -1"),
     ("\n200\n", "\n0\n", 25, "stack must be 1 or more, not 0"),
@@ -210,6 +212,11 @@ def test_the_model_of_a_moses_ini(files):
     ini = written(files / "moses.ini", INI)
     model = MosesModel(str(ini)).open(pytest.fail)
     assert len(model.grammar) == 4
+    held, said = INI.replace("PhrasePenalty\n", "PhrasePenalty tuneable=false\n"), []
+    MosesModel(str(written(files / "held.ini", held))).open(pytest.fail, report=said.append)
+    assert said == [
+        f"{files}/held.ini: tuneable=false is not heeded: tuning changes PhrasePenalty0"
+    ]
     assert model.grammar_part.name == f"{files / 'table.gz'} with {files / 'reordering'} as {TYPE}"
     # The decoder's limits are those of the file, unless its own options say otherwise.
     decoder = PhraseDecoder(model, stack_size=7)

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -253,6 +254,15 @@ def test_weights_of_lists(run, tmp_path):
     for path in (weights, with_model):
         reranked = run_command("rerank", f"weights={path}", "input=lists", folder=tmp_path)
         assert reranked.check().out == "a good day\nthank you\n"
+    # New lists are read as these were.
+    put(tmp_path, {"costs": LISTS.replace("LM=-", "LM="), "more": "5\n4\n3\n2\n"})
+    more = ["decoder.scale.LM=-1", "decoder.columns.dev.more=more", "decoder.missing=0.5"]
+    third = [*options, "decoder.dev=costs", *more, "init=zero", "hydra.run.dir=third"]
+    last = run_command("train", *third, folder=tmp_path).check().out.splitlines()[-1]
+    _, rerank, *arguments = shlex.split(last.removeprefix("Now try: "))
+    assert arguments[1:] == ["input=costs", "missing=0.5", "columns.more=more", "scale.LM=-1"]
+    found = run_command(rerank, *arguments, folder=tmp_path).check().out
+    assert found == (tmp_path / "third" / "dev.translations.txt").read_text()
     assert "translates nothing" in refused(tmp_path, weights)
     moved = Path(shutil.copy(weights, tmp_path / "moved.gz"))
     assert "translates nothing" in refused(run.place, moved, "data=example", *MODEL)

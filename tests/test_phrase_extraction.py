@@ -24,7 +24,7 @@ from torchtune_smt.grammar.extracted_grammar import ExtractedPhrases
 from torchtune_smt.grammar.extraction import extract_phrases
 
 # Monotone, swap, discontinuous right and left, as columns of each kind.
-COLUMNS = {"msd": [0, 1, 2, 2], "mslr": [0, 1, 2, 3], "monotonicity": [0, 1, 1, 1]}
+COLUMNS = {"msd": [0, 1, 2, 2], "mslr": [0, 1, 3, 2], "monotonicity": [0, 1, 1, 1]}
 UNITS = ["wbe", "phrase", "hier"]
 DIRECTIONS = {"backward": [0], "forward": [1], "bidirectional": [0, 1]}
 

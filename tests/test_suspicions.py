@@ -106,6 +106,21 @@ def test_entities_on_one_side_only(side, entity):
     assert any("&apos;" in line for line in found)
 
 
+@pytest.mark.parametrize("side", range(2))
+def test_text_is_escaped_as_the_model_is(side):
+    """A model of Moses's has entities where the text that is decoded has the characters."""
+    texts = [[[word, mark, word] for word in "abcdefgh"] for mark in ("'", "&apos;")]
+    letters = {*"abcdefgh", "'"}
+    words = [letters, letters]
+    words[side] = {*"abcdefgh", "&apos;", "&quot;"}
+    for text, wrong in zip(texts, (1, 0), strict=True):
+        corpus = Corpus(text, [[line] for line in text], list(range(1, 9)))
+        found = corpus_suspicions({"dev": corpus}, tuple(words))
+        odd = [line for line in found if "model's" in line]
+        assert len(odd) == wrong
+        assert not wrong or f"the model's {('source', 'target')[side]} words have ent" in odd[0]
+
+
 def test_a_line_lost_in_the_middle(shared):
     sets = read_sets("multi30k-de-en", shared)
     dev = sets["dev"]

@@ -219,6 +219,11 @@ def test_classes_of_files(built, tmp_path):
     found = source.open(example).classes
     assert found is not None and found[:2] == CLASSES[:2]
     assert FileModel(str(grammar), arpa).open(example).classes is None
+    swapped = FileModel(str(grammar), arpa, None, *map(str, reversed(files)))
+    with pytest.raises(
+        InputError, match="target: has 0 words of the model's source side, and .* 1"
+    ):
+        swapped.open(example)
     for kind in (FileModel, MosesModel):
         with pytest.raises(ValueError, match="source_classes and target_classes go together"):
             kind("g", "l", source_classes="c")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -110,7 +111,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     )
     run.tune()
     score = run.finish()
-    print(f"Now try: {_next_command(cfg, run)}")
+    if (command := _next_command(cfg, run)) is not None:
+        print(f"Now try: {command}")
     return score
 
 
@@ -158,16 +160,28 @@ def main() -> int:
     return code
 
 
-def _next_command(cfg: DictConfig, run: Run) -> str:
-    """Return the command that applies a run's weights, as it is typed in a shell."""
+def _next_command(cfg: DictConfig, run: Run) -> str | None:
+    """Return the command that applies a run's weights, as it is typed in a shell, if one does."""
     weights = typed("weights", str(from_here(run.folder / WEIGHTS)))
     program = program_name()
     if run.parts.decoder.stored:
-        lists = cfg.decoder.get("test") or cfg.decoder.dev
+        which = "test" if cfg.decoder.get("test") else "dev"
+        lists, own = cfg.decoder[which], cfg.decoder
+        if own.get(f"{which}_scores") is not None:
+            # They have no words that could be written.
+            return None
         first = lists if isinstance(lists, str) else lists[0]
-        missing = cfg.decoder.get("missing")
-        filled = "" if missing is None else f" missing={missing}"
-        return f"{program} rerank {weights} {typed('input', str(first))}{filled}"
+        # As these were read, new ones are to be.
+        read_so = {name: own.get(name) for name in ("format", "missing", "score", "sizes")}
+        columns = own.get("columns") or {}
+        for group, of in (("columns", columns.get(which)), ("scale", own.get("scale"))):
+            read_so |= {f"{group}.{name}": value for name, value in (of or {}).items()}
+        more = [
+            typed(name, value) if isinstance(value, str) else f"{name}={json.dumps(value)}"
+            for name, value in read_so.items()
+            if value is not None
+        ]
+        return " ".join([program, "rerank", weights, typed("input", str(first)), *more])
     # As people write it, not in tokens.
     lines = map(str.strip, read_lines(run.parts.dataset.source_file("dev")))
     typed_ones = (line for line in lines if line and line.isprintable())

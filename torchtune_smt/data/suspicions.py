@@ -56,9 +56,9 @@ def corpus_suspicions(
 
     `vocabularies`, which tell whether languages are swapped, are by default those of train.
     """
+    found = [] if vocabularies is None else _unescaped(sets, vocabularies)
     if vocabularies is None and "train" in sets:
         vocabularies = _words(sets["train"].source), _words(sets["train"].targets)
-    found = []
     for name, corpus in sets.items():
         found += _unsegmented(name, corpus)
         swapped = _swapped(name, corpus, *vocabularies) if vocabularies else []
@@ -165,6 +165,25 @@ class TextProfile(NamedTuple):
             for one, escaped, two, plain in pairs
             if min(one.entities, two.unescaped) >= _FEWEST_ENTITIES and not two.entities
         ]
+
+
+def _unescaped(
+    sets: Mapping[str, Corpus], vocabularies: tuple[Container[str], Container[str]]
+) -> list[str]:
+    """Return where a model's words are escaped, as Moses has them, and a text is not."""
+    found = []
+    for side, words in enumerate(vocabularies):
+        if "&apos;" not in words and "&quot;" not in words:
+            continue
+        for name, corpus in sets.items():
+            profile = TextProfile.of([line for text in _side(corpus, side) for line in text])
+            if profile.unescaped >= _FEWEST_ENTITIES and not profile.entities:
+                found.append(
+                    f"the model's {('source', 'target')[side]} words have entities (&apos;, "
+                    f"&quot;), and {name} the characters themselves: write it as Moses's "
+                    "tokenizer.perl does, with data.normalize=false data.tokenize=false"
+                )
+    return found
 
 
 def _side(corpus: Corpus, side: int) -> list[Text]:

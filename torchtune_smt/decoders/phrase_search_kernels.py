@@ -242,7 +242,7 @@ def _orientation(kind: int, monotone: bool, swap: bool, right: bool) -> int:
         return 1
     if swap:
         return 1
-    return 2 if kind == MSD or right else 3
+    return 3 if kind == MSLR and right else 2
 
 
 @inner

@@ -276,7 +276,7 @@ _SMOOTHING = 0.5
 # Of monotone, swap, discontinuous right and left, the column of each kind of model.
 _COLUMNS = {
     "msd": [0, 1, 2, 2],
-    "mslr": [0, 1, 2, 3],
+    "mslr": [0, 1, 3, 2],
     "monotonicity": [0, 1, 1, 1],
     "leftright": [0, 1, 0, 1],
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 ORIENTATIONS = {
     "msd": ["monotone", "swap", "discontinuous"],
-    "mslr": ["monotone", "swap", "discontinuous right", "discontinuous left"],
+    "mslr": ["monotone", "swap", "discontinuous left", "discontinuous right"],
     "monotonicity": ["monotone", "other"],
     "leftright": ["right", "left"],
 }

@@ -24,7 +24,7 @@ from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar import alignment
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extraction import extract_grammar, extract_phrases
-from torchtune_smt.grammar.reordering import ReorderingType
+from torchtune_smt.grammar.reordering import ORIENTATIONS, ReorderingType
 from torchtune_smt.grammar.store import load_grammar, save_grammar
 from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.classes import read_classes, word_classes, write_classes
@@ -381,6 +381,12 @@ class PhraseModel(BuiltModel):
     def __post_init__(self) -> None:
         super().__post_init__()
         ReorderingType.parse(self.reordering).check_target()
+
+    def _settings(self) -> dict[str, Any]:
+        kind = ReorderingType.parse(self.reordering).kind
+        # Tables that were built before have them in another order, which is that of weights.
+        ordered = {"orientations": ORIENTATIONS[kind]} if kind == "mslr" else {}
+        return super()._settings() | ordered
 
     def _limits(self, links: Callable[[], Sequence[alignment.Alignment]]) -> dict[str, int]:
         return {"distortion_limit": -1} if alignment.mean_distortion(links()) > _FAR else {}

@@ -90,10 +90,19 @@ class MosesModel(ModelSource):
         _check_classes(self)
 
     def open(
-        self, bitext: Callable[[], Corpus], *, may_write: bool = True, **options: Any
+        self,
+        bitext: Callable[[], Corpus],
+        *,
+        may_write: bool = True,
+        report: Callable[[str], None] = print,
+        **options: Any,
     ) -> Model:
         """Read the files."""
         ini = read_moses_ini(self.ini)
+        if ini.fixed:
+            report(
+                f"{self.ini}: tuneable=false is not heeded: tuning changes {', '.join(ini.fixed)}"
+            )
         phrases = self._file(ini, ini.phrases, self.phrase_table)
         arpa = self._file(ini, ini.language_model, self.language_model)
         reordering, settings, name = None, dict[str, str](), ""
@@ -163,6 +172,18 @@ def _with_classes(source: FileModel | MosesModel, model: Model, may_write: bool)
     if source.source_classes is None or source.target_classes is None:
         return model
     model = replace(model, classes=WordClasses.read(source.source_classes, source.target_classes))
+    assert model.classes is not None
+    words = model.grammar.source_words
+    own, other = (
+        sum(word in words for word in known)
+        for known in (model.classes.source, model.classes.target)
+    )
+    if own < other:
+        raise InputError(
+            f"has {own:,} words of the model's source side, and model.target_classes {other:,}: "
+            "are the two swapped?",
+            path=source.source_classes,
+        )
     if source.class_language_model is None:
         return model
     model = model.with_class_model(source.class_language_model, may_write=may_write)

@@ -68,6 +68,7 @@ _GRAMMAR_SETTINGS = (
     "counts",
     "table_limit",
     "reordering",
+    "orientations",
 )
 _LM_SETTINGS = ("order", "discount_fallback")
 # Of cross-fitted language models alone.

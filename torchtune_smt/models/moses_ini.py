@@ -250,6 +250,7 @@ class MosesIni(Sections):
 
     As attributes:
     phrases, language_model, reordering: the features; there may be no reordering.
+    fixed: the features with ``tuneable=false``.
     limits: what it says of ``distortion_limit``, ``pop_limit``, ``stack_size`` and ``table_limit``.
     weights: dense weights, called ``LM0_0``, ``TranslationModel0_0``, ``TranslationModel0_1``, ...
         as the decoder calls the features: the language model is always ``LM0``.
@@ -279,6 +280,7 @@ class MosesIni(Sections):
         if "weight-file" in self:
             self.value("weight-file")
         self._check_weights({feature.name: feature for feature in features})
+        self.fixed = [one.name for one in features if one.settings.get("tuneable") == "false"]
         self.weights: Mapping[str, float] = self.named_weights(phrase_decoder=True)[0]
 
     def file_of(self, feature: Feature) -> Path:
@@ -303,8 +305,11 @@ class MosesIni(Sections):
             raise self.error(message, self.weight_lines()[label][1])
 
     def _check(self, feature: Feature, before: list[Feature]) -> None:
-        """Refuse a second penalty, and a feature that is called as another one."""
+        """Refuse factors, a second penalty, and a feature that is called as another one."""
         kind, name = feature.kind, feature.name
+        for setting in ("input-factor", "output-factor", "factor"):
+            if feature.settings.get(setting, "0") != "0":
+                raise self.error("only factor 0 is supported", feature.line)
         # The decoder has these itself, by this name.
         own = LANGUAGE_MODEL if kind in _LANGUAGE_MODELS else f"{kind}0"
         theirs = {LANGUAGE_MODEL, *(f"{penalty}0" for penalty in _PENALTIES)} - {own}
