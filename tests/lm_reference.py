@@ -9,10 +9,18 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+from torchtune_smt.core.text import split_words
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm.ngrams import Ngrams
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
+
+
+def perplexity(model, lines):
+    """Return the perplexity of tokenised lines, ``</s>`` and unknown words counted."""
+    sentences = [split_words(line) for line in lines]
+    total, _ = model.score_all(sentences)
+    return 10.0 ** (-total.sum() / sum(len(sentence) + 1 for sentence in sentences))
 
 
 class DictModel(NamedTuple):

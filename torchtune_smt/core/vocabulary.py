@@ -90,15 +90,15 @@ class SequenceTable(Generic[T]):
         """Enlarge whatever is too small for one more sequence of `length` symbols."""
         used = int(self._begin[self._count])
         if used + length > self._symbols.size:
-            self._symbols = _enlarged(self._symbols, used + length)
+            self._symbols = enlarged(self._symbols, used + length)
         if self._count + 2 > self._begin.size:
-            self._begin = _enlarged(self._begin, self._count + 2)
+            self._begin = enlarged(self._begin, self._count + 2)
         if 2 * (self._count + 1) > self._table.size:
             self._table = np.empty(2 * self._table.size, np.int32)
             kernels.rebuild(self._table, self._symbols, self._begin, self._count)
 
 
-def _enlarged(array: NDArray[Item], needed: int) -> NDArray[Item]:
+def enlarged(array: NDArray[Item], needed: int) -> NDArray[Item]:
     """Return a copy with at least `needed` places; room grows by a quarter, to keep memory low."""
     larger = np.zeros(max(needed, array.size + array.size // 4 + 16), array.dtype)
     larger[: array.size] = array
@@ -284,9 +284,7 @@ class FeatureMap:
         else:
             found = self.target.lookup_spans(*self.source.spans(np.arange(first, last)))
         if self._count + found.size > self._ids.size:
-            larger = np.empty((self._count + found.size) * 5 // 4, np.int32)
-            larger[: self._count] = self._ids[: self._count]
-            self._ids = larger
+            self._ids = enlarged(self._ids, self._count + found.size)
         self._ids[self._count : self._count + found.size] = found
         self._count += found.size
         self._unknown += int(np.count_nonzero(found < 0))

@@ -19,7 +19,7 @@ from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import Vocabulary, enlarged
 from torchtune_smt.decoders.base import Decoder, Derivation
 from torchtune_smt.decoders.derivation_kernels import (
     FIRST,
@@ -403,9 +403,7 @@ class GrammarDecoder(Decoder):
         for source in sources:
             ids = self._sparse_of(source, self._grammar_of(source))[0].id
             if met.size < len(self.features):
-                # A quarter more each time keeps the cost of growing constant per feature.
-                room = max(len(self.features), met.size * 5 // 4) - met.size
-                met = np.append(met, np.zeros(room, np.bool_))
+                met = enlarged(met, len(self.features))
             met[ids] = True
         return np.flatnonzero(met)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from os import PathLike
 
 import numpy as np
@@ -11,7 +11,6 @@ from torchtune_smt.core.archive import checksum, file_checksum
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.offsets import offsets
-from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import read_packed
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import kernels
@@ -113,10 +112,3 @@ class NgramModel:
         state, end_word = self.begin_state if bos else 0, self.end_word if eos else -1
         kernels.score_sentences(*self.tables, ids, begin, state, end_word, total)
         return total
-
-    def perplexity(self, lines: Iterable[str]) -> float:
-        """Return the perplexity of tokenised lines, ``</s>`` and unknown words counted."""
-        sentences = [split_words(line) for line in lines]
-        total, _ = self.score_all(sentences)
-        events = sum(map(len, sentences)) + len(sentences)
-        return float(10.0 ** (-total.sum() / events)) if events else 1.0

@@ -28,7 +28,7 @@ class DenseBasis:
     machine precision where those of X, with squares of differences that are themselves small,
     are not.
 
-    matrix (float64 [k', k]): B.
+    matrix (float64 [k', k]): B. A gradient by v, times B, is that by w.
     back (float64 [k, k']): the inverse of B that is least in the unit of what features do; None
         where B is I.
     """
@@ -36,21 +36,11 @@ class DenseBasis:
     matrix: Float64
     back: Float64 | None = None
 
-    def inside(self, weights: Float64) -> Float64:
-        """Return v, float64 [k'], for weights w of X."""
-        found: Float64 = self.matrix @ weights
-        return found
-
     def weights(self, inside: Float64, start: Float64) -> Float64:
         """Return weights w with B w = v, nearest to a start in the unit of what features do."""
         if self.back is None:
             return inside
         found: Float64 = start + self.back @ (inside - self.matrix @ start)
-        return found
-
-    def gradient(self, inside: Float64) -> Float64:
-        """Return the gradient by w, float64 [k], given that by v."""
-        found: Float64 = inside @ self.matrix
         return found
 
 

@@ -184,7 +184,7 @@ class Descent:
         self._pulls = loss.pulls(point.margins)
         self._dense_pull, self._pull = self.pairs.means(self._pulls)
         self._strongest = by_size(self._pull)
-        dense = self.pairs.basis.gradient(self._dense_pull)
+        dense = self._dense_pull @ self.pairs.basis.matrix
         found = Residual(
             float(np.abs(dense).max(initial=0.0)) / self.penalty.largest,
             self.penalty.residual(point.sparse, self._pull, self._strongest) / self.penalty.largest,

@@ -190,7 +190,7 @@ class Minimizer:
         pairs = self.pairs
         dense, sparse = np.zeros(pairs.dense.shape[1]), np.zeros(pairs.n_sparse)
         if start is not None:
-            dense, sparse = pairs.basis.inside(start[pairs.dense_id]), start[pairs.sparse_id]
+            dense, sparse = pairs.basis.matrix @ start[pairs.dense_id], start[pairs.sparse_id]
         with np.errstate(over="ignore", invalid="ignore"):
             margins = pairs.margins(dense, sparse)
         if not np.isfinite(margins).all():

@@ -11,20 +11,8 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.fobos import FOBOS
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.sparse import (
-    SCHEDULE,
-    SCHEDULES,
-    SparseOptimizer,
-    rate,
-)
-from torchtune_smt.optim.state import (
-    Group,
-    Kept,
-    State,
-    Vector,
-    add_rows,
-    regularized_rows,
-)
+from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES, SparseOptimizer, rate
+from torchtune_smt.optim.state import Group, Kept, State, Vector, add_rows, regularized_rows
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
 from torchtune_smt.regularizers.norms import L1
 
