@@ -396,6 +396,15 @@ def test_planted_progress(run, tmp_path):
         overrides = f"- seed={seed}\n- loss=hinge\n"
         files = {".hydra/overrides.yaml": overrides, "metrics.jsonl": map(json.dumps, lines)}
         put(tmp_path / name, files)
+    # By another metric round 1 is the best, as a run says when it ends.
+    lines = [{"step": n, "bleu/dev": 40 + n, "metric/dev": 9 - n, "active/a": n} for n in range(3)]
+    for name, end in (("ends", [{"step": 2, "best_epoch": 1}]), ("goes", [])):
+        put(tmp_path / name, {"metrics.jsonl": map(json.dumps, [*lines, *end])})
+    found = analyse(tmp_path, "progress", "systems={a:[ends],b:[goes]}", "table=csv").rows()
+    assert [[row[n] for n in ("best dev", "of round", "active")] for row in found] == [
+        ["41.0", "1.0", "1.0"],
+        ["", "", "2.0"],
+    ]
     given = ["progress", "systems={old:[sweep],new:[new]}", "table=csv", "plot=progress.svg"]
     old, new = analyse(tmp_path, *given).rows()
     assert {name: float(value) for name, value in old.items() if name != "system"} == {
@@ -409,7 +418,8 @@ def test_planted_progress(run, tmp_path):
         # 1 and 2 seconds of the one, 2 and 4 of the other.
         "s a round": 2.25,
         "s in all": 4.5,
-        "active": 33,
+        # Of the best rounds: 3 + 10 of the first, 3 + 40 of the second.
+        "active": 28,
     }
     assert list(new.values()) == ["new", "1", "0.0", "41.0", "41.0", "0.0", "41.0", "", "", "", ""]
     assert is_svg(tmp_path / "progress.svg")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from test_rounds import Dies
 
 from torchtune_smt.core.errors import InputError
@@ -13,6 +14,8 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleShape
 from torchtune_smt.models import BitextModel
+from torchtune_smt.optim import FOBOS
+from torchtune_smt.regularizers import L1
 from torchtune_smt.runs.parts import Parts
 from torchtune_smt.runs.run import Run
 from torchtune_smt.tuners.batch import BatchTuner
@@ -42,6 +45,14 @@ def done(folder, parts):
     run.tune()
     run.finish()
     return run
+
+
+def test_the_regularizer_of_an_optimizer_is_that_of_the_run(parts):
+    made = replace(parts, optimizer=Recipe.of(FOBOS, lr=1.0), regularizer=L1(0.25))
+    (group,) = made.optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups
+    assert (made.optimizer.name, group["lr"], group["regularizer"]) == ("FOBOS", 1.0, L1(0.25))
+    with pytest.raises(InputError, match=r"takes L1\(strength=0.25\), and the run L1\(strength=5"):
+        replace(parts, optimizer=made.optimizer, regularizer=L1(5.0))
 
 
 def test_stopped_and_resumed_equals_uninterrupted(parts, tmp_path):

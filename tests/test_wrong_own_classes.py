@@ -25,6 +25,7 @@ from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad
 from torchtune_smt.parallel.mixing import Mixing
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import AllPairs
+from torchtune_smt.samplers.base import sampled_pairs
 from torchtune_smt.tuners.grouping.groups import FeatureGroups
 from torchtune_smt.tuners.grouping.tuner import GroupedSolver
 from torchtune_smt.tuners.solver import Solution, tune
@@ -148,6 +149,18 @@ def test_lists_of_a_decoder(make, message):
         lists_of(Own(two, words), SOURCES, weights, 1)
 
 
+@pytest.mark.parametrize("pair", [[0, 1], [1, 1]])
+def test_pairs_of_a_sampler_have_the_better_one_first(pair):
+    (kbest,) = KBestLists.of_strings([["a", "b"]], gains=[[0.25, 0.5]])
+    for found in (pair, [1, 0]):
+        sampler = SimpleNamespace(sample=lambda *_, found=found: np.array([found]))
+        if found == pair:
+            with pytest.raises(InputError, match="no larger gain than the second: the better one"):
+                sampled_pairs(sampler, kbest, (1,))
+        else:
+            assert sampled_pairs(sampler, kbest, (1,)).tolist() == [found]
+
+
 @pytest.mark.parametrize("wrong", [[0.5, 0.5], np.zeros((2, 1)), 0.5, None, np.zeros(2, complex)])
 def test_gains_of_a_metric(wrong):
     metric = SimpleNamespace(gains=lambda kbest: wrong)
@@ -159,6 +172,9 @@ def test_gains_of_a_metric(wrong):
     ):
         with pytest.raises(InputError, match=r"SimpleNamespace must return a number .* \(3,\)"):
             work()
+    lost = SimpleNamespace(gains=lambda kbest: [1, np.nan, 2])
+    with pytest.raises(InputError, match="sentence .*, that is finite, and returned nan"):
+        with_gains(lost, some)
     listed = SimpleNamespace(gains=lambda kbest: [1] * len(kbest))
     assert with_gains(listed, LISTS).gain.tolist() == [1.0] * 5
 

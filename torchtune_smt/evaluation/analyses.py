@@ -245,15 +245,25 @@ def progress(given: Analysis, group_seeds: bool) -> Found:
 
 def _progress_of(run: Run) -> dict[str, float | None]:
     """Return how a run went on; None is what it did not record. Round 0 is the start."""
-    dev = run["bleu/dev"].values if "bleu/dev" in run else []
+    steps, dev = run.get("bleu/dev", ([], []))
     test = run["bleu/test_tuned"].values if "bleu/test_tuned" in run else []
-    active = [series.values[-1] for name, series in run.items() if name.startswith("active/")]
+    found = [int(run[name].values[-1]) for name in ("best_epoch", "best_iteration") if name in run]
+    if not found and dev and "metric/dev" not in run:
+        # While it goes on; of another metric nobody knows here which scores are better.
+        found = [int(np.argmax(dev))]
+    best = found[0] if found and found[0] < len(dev) else None
+    at = -1 if best is None else steps[best]
+    active = [
+        dict(zip(*series, strict=True)).get(at, series.values[-1])
+        for name, series in run.items()
+        if name.startswith("active/")
+    ]
     seconds = round_seconds(run)
     return {
         "rounds": len(dev) - 1 if dev else None,
         "dev before": dev[0] if dev else None,
-        "best dev": max(dev, default=None),
-        "of round": int(np.argmax(dev)) if dev else None,
+        "best dev": None if best is None else dev[best],
+        "of round": best,
         "last dev": dev[-1] if dev else None,
         "test": test[-1] if test else None,
         "s a round": float(seconds.mean()) if seconds.size else None,

@@ -253,7 +253,10 @@ def gains_of(metric: BoundMetric, kbest: KBest) -> Float64:
     """Return gains by a metric, perhaps of a user's class; raise InputError unless one for each."""
     who = f"the metric {type(metric).__name__}"
     must = f"{who} must return a number for each hypothesis of sentence {kbest.index},"
-    return checked_numbers(np.asarray(metric.gains(kbest)), (len(kbest),), must, kinds="biuf")
+    found = checked_numbers(np.asarray(metric.gains(kbest)), (len(kbest),), must, kinds="biuf")
+    if not np.isfinite(found).all():
+        raise InputError(f"{must} that is finite, and returned {found.min()}")
+    return found
 
 
 class _ByNumber:

@@ -44,7 +44,7 @@ from torchtune_smt.tuners.solver import Solution, checked_solution
 class Optimizers:
     """Makes optimizers.
 
-    regularizer: given to a class that has an argument of this name.
+    regularizer: given to a class that has an argument of this name; an attribute, too.
     regularizes_dense: whether dense features are not left alone.
 
     As attributes:
@@ -59,7 +59,7 @@ class Optimizers:
     ) -> None:
         self.regularizes_dense = regularizes_dense
         self._recipe = recipe
-        self._regularizer = regularizer
+        self.regularizer = regularizer
         kind = recipe.kind
         self.name = getattr(kind, "__name__", str(kind))
         self.forgets = bool(getattr(kind, "forgets", False))
@@ -82,7 +82,7 @@ class Optimizers:
     ) -> torch.optim.Optimizer:
         """Return a new optimizer; `n_dense` features come first."""
         offered = {
-            "regularizer": self._regularizer if regularizer is None else regularizer,
+            "regularizer": self.regularizer if regularizer is None else regularizer,
             "unregularized": 0 if self.regularizes_dense else n_dense,
         }
         taken = {name: value for name, value in offered.items() if name in self._recipe.names}
@@ -117,6 +117,7 @@ class Parts:
         ``tune_on``.
     model: for a decoder that takes one.
     template_options: their arguments, which tell one of a name from another.
+    optimizer: a recipe may stand for it, of a class that takes the regulariser.
     tuning: of the tuner; see `torchtune_smt.runs.tuning.Tuning.open` for what it is offered.
     solving: of the solver of a tuner that has one, or of its rounds on dev.
     learner: returns what learns groups, given what computes its steps.
@@ -174,8 +175,14 @@ class Parts:
     checkpoint_minutes: float = math.inf
 
     def __post_init__(self) -> None:
-        if self.optimizer is None:
-            self.optimizer = Optimizers(Recipe.of(AdaGrad, lr=0.02), self.regularizer)
+        if self.optimizer is None or isinstance(self.optimizer, Recipe):
+            recipe = self.optimizer or Recipe.of(AdaGrad, lr=0.02)
+            self.optimizer = Optimizers(recipe, self.regularizer)
+        if self.optimizer.regularizes and self.optimizer.regularizer != self.regularizer:
+            raise InputError(
+                f"the optimizer takes {self.optimizer.regularizer}, and the run "
+                f"{self.regularizer}: give one, as regularizer, and the optimizer as a Recipe"
+            )
         self.template_options = self.template_options or [{} for _ in self.templates]
         kind = checked_decoder(self.decoding.kind)
         if self.model is not None and kind.phrases not in (None, self.model.phrases):

@@ -69,7 +69,7 @@ def list_pairs(lists: KBestLists, sampler: PairSampler, seed: Sequence[int]) -> 
 def sampled_pairs(sampler: PairSampler, kbest: KBest, seed: Sequence[int]) -> Int64:
     """Return the pairs (int64 [p, 2]) that a sampler, perhaps of a user's class, draws from a list.
 
-    Raises InputError: they are not pairs of numbers of hypotheses.
+    Raises InputError: they are not pairs of numbers of hypotheses, the better one first.
     """
     pairs = sampler.sample(kbest, (*seed, kbest.index))
     name = type(sampler).__name__
@@ -85,6 +85,12 @@ def sampled_pairs(sampler: PairSampler, kbest: KBest, seed: Sequence[int]) -> In
         raise InputError(
             f"the sampler {name} returned hypothesis {wrong} for sentence {kbest.index}, whose "
             f"list has {len(kbest)}: they are numbered from 0"
+        )
+    better, worse = pairs.T
+    if kbest.gain is not None and (kbest.gain[better] <= kbest.gain[worse]).any():
+        raise InputError(
+            f"the sampler {name} returned a pair for sentence {kbest.index} whose first hypothesis "
+            "has no larger gain than the second: the better one comes first"
         )
     return pairs
 
