@@ -173,9 +173,9 @@ def _next_command(cfg: DictConfig, run: Run) -> str | None:
         first = lists if isinstance(lists, str) else lists[0]
         # As these were read, new ones are to be.
         read_so = {name: own.get(name) for name in ("format", "missing", "score", "sizes")}
-        columns = own.get("columns") or {}
-        for group, of in (("columns", columns.get(which)), ("scale", own.get("scale"))):
-            read_so |= {f"{group}.{name}": value for name, value in (of or {}).items()}
+        of = {"columns": (own.get("columns") or {}).get(which), "scale": own.get("scale")}
+        for group, some in of.items():
+            read_so |= {f"{group}.{name}": value for name, value in (some or {}).items()}
         more = [
             typed(name, value) if isinstance(value, str) else f"{name}={json.dumps(value)}"
             for name, value in read_so.items()

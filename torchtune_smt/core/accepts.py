@@ -89,11 +89,9 @@ def _number(value: Any) -> float:
     """Return a number of any type (of numpy's and tensors, too) as a float; NaN for no number."""
     if isinstance(value, float):
         return value
-    if getattr(value, "requires_grad", False):
-        # There would be none of it.
-        return _NAN
-    # Truth values of numpy and torch are not those of Python.
-    if isinstance(value, str | bytes | bool) or f"{getattr(value, 'dtype', '')}".endswith("bool"):
+    # Truth values of numpy and torch are not those of Python; and no gradient would come of it.
+    no_number = isinstance(value, str | bytes | bool) or getattr(value, "requires_grad", False)
+    if no_number or f"{getattr(value, 'dtype', '')}".endswith("bool"):
         return _NAN
     try:
         return float(value)

@@ -16,7 +16,7 @@ from torchtune_smt.core.resources import EXAMPLE, PACKAGE, example_folder
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.compounds import FILLERS, CompoundSplitter
-from torchtune_smt.data.preprocess import Preprocessor, known_languages
+from torchtune_smt.data.preprocess import Preprocessor
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +74,13 @@ class Dataset(Checked):
 
     def without_rules(self) -> list[str]:
         """Return a sentence for each language that the tokenizer has no rules of its own for."""
+        from sacremoses.corpus import NonbreakingPrefixes
+
+        known = NonbreakingPrefixes().available_langs.values()
         return [
             f"the tokenizer has no rules for {side}_language={text.language}, and takes English's"
             for side, text in (("source", self._text("source")), ("target", self._text("target")))
-            if text.tokenize and text.language not in known_languages()
+            if text.tokenize and text.language not in known
         ]
 
     def description(self) -> str:

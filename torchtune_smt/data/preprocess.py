@@ -154,14 +154,6 @@ _GLOTTALS: Final = ("so", "tdt")
 
 
 @cache
-def known_languages() -> frozenset[str]:
-    """Return the codes of the languages whose abbreviations the tokenizer knows."""
-    from sacremoses.corpus import NonbreakingPrefixes
-
-    return frozenset(NonbreakingPrefixes().available_langs.values())
-
-
-@cache
 def _moses(tool: str, language: str) -> Any:
     """Return the tool of sacremoses with this name for a language."""
     import sacremoses

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -171,19 +171,19 @@ def _unescaped(
     sets: Mapping[str, Corpus], vocabularies: tuple[Container[str], Container[str]]
 ) -> list[str]:
     """Return where a model's words are escaped, as Moses has them, and a text is not."""
-    found = []
-    for side, words in enumerate(vocabularies):
-        if "&apos;" not in words and "&quot;" not in words:
-            continue
-        for name, corpus in sets.items():
-            profile = TextProfile.of([line for text in _side(corpus, side) for line in text])
-            if profile.unescaped >= _FEWEST_ENTITIES and not profile.entities:
-                found.append(
-                    f"the model's {('source', 'target')[side]} words have entities (&apos;, "
-                    f"&quot;), and {name} the characters themselves: write it as Moses's "
-                    "tokenizer.perl does, with data.normalize=false data.tokenize=false"
-                )
-    return found
+    profiles = {
+        (name, ("source", "target")[side]): TextProfile.of(list(chain(*_side(corpus, side))))
+        for name, corpus in sets.items()
+        for side, words in enumerate(vocabularies)
+        if "&apos;" in words or "&quot;" in words
+    }
+    return [
+        f"the model's {side} words have entities (&apos;, &quot;), and {name} the characters "
+        "themselves: write it as Moses's tokenizer.perl does, with data.normalize=false "
+        "data.tokenize=false"
+        for (name, side), profile in profiles.items()
+        if profile.unescaped >= _FEWEST_ENTITIES and not profile.entities
+    ]
 
 
 def _side(corpus: Corpus, side: int) -> list[Text]:

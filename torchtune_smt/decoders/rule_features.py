@@ -12,7 +12,7 @@ import numpy as np
 from torchtune_smt.core.accepts import declared
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.offsets import gather, offsets
-from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
+from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary, enlarged
 from torchtune_smt.features import rule_kernels as kernels
 from torchtune_smt.features.templates import (
     OF_CLASSES,
@@ -176,8 +176,7 @@ class RuleFeatures:
         fates = [False] * len(words) if dropped is None else dropped.tolist()
         rows = [of_rules.ravel(), *map(self._rows_of_word, words, fates)]
         if self._place.size < len(self.features):
-            # A quarter more each time keeps the cost of growing constant per feature.
-            self._place = np.zeros(max(len(self.features), self._place.size * 5 // 4), np.int32)
+            self._place = enlarged(self._place, len(self.features))
         begin, feature, ids = kernels.gather_rows(
             self._rows.begin, self._rows.symbols, np.concatenate(rows), self._place
         )

@@ -247,7 +247,7 @@ def _progress_of(run: Run) -> dict[str, float | None]:
     """Return how a run went on; None is what it did not record. Round 0 is the start."""
     steps, dev = run.get("bleu/dev", ([], []))
     test = run["bleu/test_tuned"].values if "bleu/test_tuned" in run else []
-    found = [int(run[name].values[-1]) for name in ("best_epoch", "best_iteration") if name in run]
+    found = [int(run[name].values[-1]) for name in run if name.startswith("best_")]
     if not found and dev and "metric/dev" not in run:
         # While it goes on; of another metric nobody knows here which scores are better.
         found = [int(np.argmax(dev))]

@@ -166,6 +166,9 @@ class OscarModel:
         self, v: Float64, block: Int64, blocks: int, damping: float
     ) -> tuple[Float64, float]:
         """Return a better v by a Newton step in the values of blocks, or v; and a new damping."""
+        # Few problems come so far, and it takes long to import.
+        from scipy.optimize import isotonic_regression
+
         inside = block >= 0
         level, weight = np.zeros(blocks), np.zeros(blocks)
         level[block[inside]] = np.abs(v[inside])
@@ -178,19 +181,13 @@ class OscarModel:
         for step in SHORTER:
             levels = level + step * rise
             # Blocks may pass each other, or join where they would.
-            trials = [_moved(v, block, some) for some in (levels, _descending(levels, weight))]
+            falling = isotonic_regression(levels, weights=weight, increasing=False).x
+            trials = [_moved(v, block, some) for some in (levels, falling)]
             values = [self.value(trial) for trial in trials]
             if min(values) < lowest:
                 best = trials[int(np.argmin(values))]
                 return best, damping * (LESS if step == 1.0 else 1.0)
         return v, damping * MORE
-
-
-def _descending(level: Float64, weight: Float64) -> Float64:
-    from scipy.optimize import isotonic_regression
-
-    found: Float64 = isotonic_regression(level, weights=weight, increasing=False).x
-    return found
 
 
 def _moved(v: Float64, block: Int64, level: Float64) -> Float64:

@@ -66,7 +66,6 @@ class AdaGrad(SparseOptimizer):
     accepts = accepting(
         initial_accumulator=least(0), regularize_each=one_of("step", "epoch"), rowwise=SWITCH
     )
-    marks: ClassVar[bool] = True
     fixed: ClassVar[tuple[str, ...]] = ("regularize_each", "rowwise")
     settings: ClassVar[tuple[str, ...]] = ("lr", *SparseOptimizer.settings, *fixed)
 

@@ -83,7 +83,6 @@ class FOBOS(SparseOptimizer):
     accepts = accepting(schedule=SCHEDULE, average=one_of("epoch", "step", "none"))
     settings: ClassVar[tuple[str, ...]] = (*SparseOptimizer.settings, "average")
     fixed: ClassVar[tuple[str, ...]] = ("average",)
-    marks: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -136,8 +136,6 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     # with the old ones when they change. Of these, some cannot change.
     settings: ClassVar[tuple[str, ...]] = ("regularizer", "unregularized")
     fixed: ClassVar[tuple[str, ...]] = ()
-    # Whether "last" in a state tells of each row the step up to which it was updated.
-    marks: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -216,11 +214,9 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters; it may set each argument of the class for itself."""
         of_torch(super().add_param_group)(param_group)
-        try:
-            self._check_settings(self.param_groups[-1])
-        except (TypeError, ValueError):
-            self.param_groups.pop()
-            raise
+        group = self.param_groups.pop()
+        self._check_settings(group)
+        self.param_groups.append(group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; see `torch.optim.Optimizer`."""
@@ -334,10 +330,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     @torch.no_grad()
     def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
-        """Bring rows of a parameter up to date; here and below, of the only one by default.
-
-        indices: of integers; TypeError: of others, such as a mask.
-        """
+        """Bring rows (integers, no mask) up to date; by default those of the only parameter."""
         group, parameter = self._find(parameter)
         indices = torch.as_tensor(indices)
         if indices.numel() and (indices.is_floating_point() or indices.dtype == torch.bool):
@@ -630,7 +623,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
             if not late.any():
                 return False
             indices = indices[late]
-        elif not apart and self.marks and "last" in state:
+        elif not apart and "last" in state:
             if not self._looks(settings, parameter):
                 later.note(STALE, self._late(weight, state, indices).any())
             return False
@@ -654,7 +647,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
 
     def _late(self, weight: Tensor, state: State, indices: Tensor) -> Tensor:
         """Say of some rows whether they may be out of date."""
-        if self.marks and "last" in state:
+        if "last" in state:
             late: Tensor = state["last"].index_select(0, indices) != state["step"]
             return late
         return nonzero_rows(self._moving(weight, state).index_select(0, indices))
@@ -682,7 +675,7 @@ class SparseOptimizer(Checked, torch.optim.Optimizer):
     def _flush(self, settings: Group, parameter: Tensor, state: State) -> None:
         for indices in self._chunks(self._moving(parameter, state)):
             self._catch_up(settings, parameter, state, indices)
-        if self.marks and "last" in state:
+        if "last" in state:
             state["last"].fill_(state["step"])
 
     def _chunks(self, moving: Tensor) -> Iterator[Tensor]:

@@ -387,10 +387,18 @@ class Compared:
     def find_data(self, outputs: Sequence[Output]) -> dict[str, Any] | None:
         """Return the data that are given, or else those of the runs; None: there are none."""
         if self.data is not None:
-            for output in outputs:
-                if self._is_untranslated(output, self.data):
-                    self._check_text(output)
-            return self.data
+            here = self.data
+            # What is typed is meant to be another; of files languages are always typed.
+            looked_at = [n for n in _SOURCE if n in _LANGUAGES or n not in self.typed]
+            for output in (one for one in outputs if self._is_untranslated(one, here)):
+                own = output.data or here
+                for name in (n for n in looked_at if own.get(n) != here.get(n)):
+                    raise InputError(
+                        f"was tuned on text with {name}={own.get(name)}, and {self.split} would be "
+                        f"prepared with {here.get(name)} to be decoded; give data.{name}",
+                        path=output.folder,
+                    )
+            return here
         found: dict[str, Any] | None = None
         first: Path | None = None
         for output in outputs:
@@ -407,19 +415,6 @@ class Compared:
                     path=output.folder,
                 )
         return found
-
-    def _check_text(self, output: Output) -> None:
-        """Raise InputError where a run would decode text that is prepared unlike its own."""
-        own, here = output.data or self.data or {}, self.data or {}
-        for name in _SOURCE:
-            # What is typed is meant to be another; of files languages are always typed.
-            meant = name in self.typed and name not in _LANGUAGES
-            if own.get(name) != here.get(name) and not meant:
-                raise InputError(
-                    f"was tuned on text with {name}={own.get(name)}, and {self.split} would be "
-                    f"prepared with {here.get(name)} to be decoded; give data.{name}",
-                    path=output.folder,
-                )
 
     def _of_set(self, data: Mapping[str, Any]) -> dict[str, Any]:
         return {name: data.get(name) for name in (*_TEXT, self.split)}
