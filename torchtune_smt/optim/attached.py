@@ -31,7 +31,7 @@ def attach(optimizer: Any, module: nn.Module, parameters: list[Tensor]) -> None:
             reader.__class__ = _attached(type(reader))
         for other in [one for one in known if one is not optimizer]:
             # One that was made anew, in a notebook, takes the place of the one before.
-            if not own.isdisjoint(p for group in other.param_groups for p in group["params"]):
+            if not own.isdisjoint(p for _, p in other._pairs()):
                 other.flush()
                 known.remove(other)
         if optimizer not in known:
@@ -101,12 +101,10 @@ def _settle(module: nn.Module) -> None:
 def _rows(module: nn.Module, parameter: Tensor, args: Any, kwargs: Any) -> Tensor:
     """Return the rows of a parameter that a module reads: of embeddings those that are named."""
     read: Any = getattr(module, "rows_read", None)
+    hooks = module._forward_pre_hooks
     if read is not None:
         rows: Tensor = read(*args, **kwargs)
-    elif not module._forward_pre_hooks and type(module).forward in (
-        nn.Embedding.forward,
-        nn.EmbeddingBag.forward,
-    ):
+    elif not hooks and type(module).forward in (nn.Embedding.forward, nn.EmbeddingBag.forward):
         rows = args[0] if args else kwargs["input"]
     else:
         rows = torch.arange(parameter.shape[0] if parameter.dim() else 1, device=parameter.device)
